@@ -11,6 +11,8 @@ enum { WEFTI_JOINT_ROUND = 16 }; /* walks of a phase in the first round */
 /* A guess of a candidate's bytes may be so much too small, or too large: see bound/coarse.c. */
 #define WEFTI_JOINT_MARGIN 0.92
 #define WEFTI_JOINT_LARGEST 1.06
+/* Of the bytes that a line says are kept, guesses count this part. */
+#define WEFTI_JOINT_KEPT 0.98
 enum { WEFTI_JOINT_TIGHT_MISFITS = 4 };
 
 /* Whether a candidate fits, by its guess. TIGHT: perhaps. Tight ones are walked too, until a few of
@@ -33,6 +35,7 @@ typedef enum wefti_joint_item_kind {
 
 typedef struct wefti_joint_item {
     double bound, bytes; /* of the step and of memory, at least */
+    double certain;      /* what holds of a bound that tells the order only; 0: all of it */
     double guess;        /* of the step, about */
     double about;        /* bytes of a device */
     wefti_joint_item_kind kind;
@@ -168,6 +171,37 @@ int32_t wefti_joint_stride_of(const wefti_degrees *d, int which);
 bool wefti_joint_is_slower_outwards(const wefti_machine_model *m);
 wefti_degrees wefti_joint_in_usual_order(const wefti_degrees *degrees);
 
+/* guess/guess.c: seconds of the products of a step, and of its work, about. `products`, `work`:
+ * without recomputation, and if all stages begin at once. */
+double wefti_joint_guess_products(const wefti_joint_branch *s, const wefti_degrees *d,
+                                  double products);
+double wefti_joint_guess_work(const wefti_joint_branch *s, const wefti_degrees *d, double work);
+
+/* bound/chain.c */
+/* Of a set with a line of its own, or with that of the usual order of its axes. */
+weft_status wefti_joint_bound_drawn(wefti_joint_branch *s, const wefti_degrees *d,
+                                    wefti_joint_line_bound *out) WEFT_CHECKED;
+/* Of all schedules, from the work of the calls. */
+double wefti_joint_bound_of_work(const wefti_joint_branch *s, const wefti_degrees *d,
+                                 const wefti_joint_work *work);
+/* Whether the bound of a candidate's stages holds. If not, it tells the order only. */
+bool wefti_joint_is_certain(const wefti_joint *j, const wefti_degrees *d);
+/* The bounds of a candidate's sets, from the one that is known first to its own. */
+typedef enum wefti_joint_link {
+    WEFTI_JOINT_OF_COARSE,
+    WEFTI_JOINT_OF_LINE,
+    WEFTI_JOINT_OF_WORK,
+    WEFTI_JOINT_OF_DRAFT,
+    WEFTI_JOINT_OF_STATE,
+    WEFTI_JOINT_LINKS
+} wefti_joint_link;
+typedef struct wefti_joint_chain {
+    double seconds[WEFTI_JOINT_LINKS], bytes[WEFTI_JOINT_LINKS]; /* 0: nothing is known */
+    bool legal;                                                  /* the candidate has programs */
+} wefti_joint_chain;
+weft_status wefti_joint_chain_find(wefti_joint_branch *s, const wefti_degrees *d,
+                                   wefti_joint_chain *out) WEFT_CHECKED;
+
 /* bound/replicas.c: the least step at a level of the optimizer. `some_share`: not all replicas
  * share states. `chunks`: a stage may have several. `calls` NULL: nothing is known of the kernels.
  */
@@ -208,10 +242,18 @@ weft_status wefti_joint_parts_of(wefti_joint_branch *s, const wefti_degrees *d,
 /* `bounds` NULL: none were made. */
 weft_status wefti_joint_walk_candidate(wefti_joint_branch *s, const wefti_degrees *d,
                                        const wefti_joint_item *bounds) WEFT_CHECKED;
+/* The plan of a candidate and what the simulator says of it, for weft_plan_destroy and
+ * weft_prediction_free; both NULL after an error. */
+weft_status wefti_joint_simulate(wefti_joint_branch *s, const wefti_degrees *d, weft_plan **plan,
+                                 weft_prediction **out) WEFT_CHECKED;
 /* Models without tensor-parallel splits of their family: the dynamic search splits the ops. */
 weft_status wefti_joint_walk_splits_of_ops(wefti_joint_branch *s) WEFT_CHECKED;
 
-/* search.c: programs for so many devices take long to build. */
+/* search.c */
+/* For wefti_joint_end, also after an error. */
+weft_status wefti_joint_begin(wefti_joint_branch *s) WEFT_CHECKED;
+void wefti_joint_end(wefti_joint_branch *s);
+/* Programs for so many devices take long to build. */
 bool wefti_joint_is_large(const wefti_degrees *d);
 /* Whether recomputation is like the mode before it on one device: it keeps the same bytes. If
  * attention keeps none, selective recomputation is like none. */

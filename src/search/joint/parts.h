@@ -46,7 +46,10 @@ typedef struct wefti_joint_growth {
     /* Of `each`: kernels that are no products, and products whose sizes are not known. Known
      * products are in wefti_joint_line.products. */
     double others, unknown;
+    double flops;                 /* of all products, for each sample */
+    double dearest;               /* seconds of a FLOP in the product of `unknown` that has most */
     double wait_fixed, wait_each; /* transfers; `fixed` and `each` have them too */
+    double wait_latency, ring_latency; /* with two samples, also if it depends on the size */
     double ring_fixed, ring_each; /* of these, collectives whose value is the same on any number of
                                      devices: all-gathers, reduce-scatters, all-reduces */
 } wefti_joint_growth;
@@ -161,11 +164,20 @@ double wefti_joint_product_use(const wefti_device_model *device, wefti_arithmeti
 double wefti_joint_product_least(const wefti_device_model *device,
                                  const wefti_joint_product *product, double samples, int32_t tensor,
                                  int32_t context, bool even);
-/* Seconds of all products of each call, forward and backward, on the devices of a split: from the
- * line of one device with the split's recomputation. The result lives as long as the arena. */
+/* The same for a product of a split's own line. */
+double wefti_joint_product_of_line(const wefti_device_model *device,
+                                   const wefti_joint_product *product, double samples,
+                                   int32_t tensor, int32_t context);
+/* All known products of a pass of a call. */
+typedef struct wefti_joint_product_sum {
+    double seconds;
+    double dearest; /* seconds of a FLOP in the product that has most */
+} wefti_joint_product_sum;
+/* Of each call, forward and backward, on the devices of a split: from the line of one device with
+ * this recomputation. The result lives as long as the arena. */
 weft_status wefti_joint_products_find(wefti_joint *j, const wefti_degrees *degrees,
                                       const wefti_joint_line *line, double samples,
-                                      const double (**out)[2]) WEFT_CHECKED;
+                                      const wefti_joint_product_sum (**out)[2]) WEFT_CHECKED;
 /* bound/state.c */
 weft_status wefti_joint_state_find(wefti_joint *j, const wefti_degrees *degrees,
                                    const wefti_joint_state **out) WEFT_CHECKED;

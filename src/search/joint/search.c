@@ -1,4 +1,5 @@
 /* Branch and bound over the space of the joint search: see joint.h. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -154,7 +155,10 @@ static weft_status push_candidate(wefti_joint_branch *s, const wefti_degrees *d,
     const double guess = stays || alike ? INFINITY : (b.seconds + exposed) * (d->shard ? 1.05 : 1);
     const wefti_joint_fitting fitting = wefti_joint_fitting_of(s, about);
     const bool fits = bytes <= (double)s->j.limit;
+    const double certain =
+        wefti_joint_is_certain(&s->j, d) ? 0 : wefti_larger(wefti_larger(between, least), DBL_MIN);
     const wefti_joint_item x = {.bound = bound,
+                                .certain = certain,
                                 .guess = fitting == WEFTI_JOINT_TOO_LARGE ? INFINITY : guess,
                                 .about = about,
                                 .kind = WEFTI_JOINT_DRAFT,
@@ -174,13 +178,6 @@ static weft_status push_candidate(wefti_joint_branch *s, const wefti_degrees *d,
 static weft_status push_draft(void *context, const wefti_degrees *d) {
     wefti_joint_branch *s = context;
     return push_candidate(s, d, s->split_bound);
-}
-
-/* Of all schedules, from the work of the calls. */
-static double bound_of_work(const wefti_joint_branch *s, const wefti_degrees *d,
-                            const wefti_joint_work *work) {
-    return WEFTI_JOINT_ROUNDING *
-           wefti_joint_least_step(&s->j, d, work->calls, (double)work->boundary);
 }
 
 static weft_status expand(wefti_joint_branch *s, const wefti_joint_item *x) {
@@ -213,30 +210,9 @@ static weft_status refine(wefti_joint_branch *s, const wefti_joint_item *x) {
     return wefti_joint_push_item(s, bounded);
 }
 
-/* With replicas as the inner axis, the other axes lie on the same links as with replicas as the
- * outer one, or on links further out. So the work of that order, which takes fewer programs, is a
- * bound. */
-static weft_status bound_of_order(wefti_joint_branch *s, const wefti_degrees *d,
-                                  wefti_joint_line_bound *out) {
-    const wefti_degrees usual = wefti_joint_in_usual_order(d);
-    const wefti_joint_work *work;
-    wefti_joint_line_bound b;
-    if (wefti_joint_outermost(d) || !s->outwards) return WEFT_OK;
-    WEFT_TRY(wefti_joint_bound_of_line(s, &usual, &b));
-    if (b.seconds > out->seconds) out->seconds = b.seconds;
-    if (b.bytes > out->bytes) out->bytes = b.bytes;
-    memcpy(out->guess_bytes, b.guess_bytes, sizeof out->guess_bytes);
-    if (!b.legal || b.bytes > (double)s->j.limit) return WEFT_OK;
-    WEFT_TRY(wefti_joint_work_find(&s->j, &usual, &work));
-    const double even = work->legal ? bound_of_work(s, &usual, work) : 0;
-    if (even > out->seconds) out->seconds = even;
-    return WEFT_OK;
-}
-
 static weft_status draw(wefti_joint_branch *s, const wefti_joint_item *x) {
     wefti_joint_line_bound b;
-    WEFT_TRY(wefti_joint_bound_of_line(s, &x->degrees, &b));
-    WEFT_TRY(bound_of_order(s, &x->degrees, &b));
+    WEFT_TRY(wefti_joint_bound_drawn(s, &x->degrees, &b));
     const double bound = b.seconds > x->bound ? b.seconds : x->bound;
     if (!b.legal) return WEFT_OK;
     const bool fits = b.bytes <= (double)s->j.limit;
@@ -260,7 +236,7 @@ static weft_status find_work(wefti_joint_branch *s, const wefti_joint_item *x) {
     if (!work->legal) return WEFT_OK;
     wefti_joint_item split = *x;
     split.kind = WEFTI_JOINT_SPLIT, split.taken = false;
-    split.bound = wefti_larger(bound_of_work(s, &x->degrees, work), x->bound);
+    split.bound = wefti_larger(wefti_joint_bound_of_work(s, &x->degrees, work), x->bound);
     return wefti_joint_push_item(s, split);
 }
 
@@ -394,10 +370,13 @@ static weft_status branch(wefti_joint_branch *s, bool first) {
 }
 
 static void note_bound(wefti_joint_branch *s) {
-    const double least =
-        s->count ? s->items[wefti_joint_first_of(s, WEFTI_JOINT_BY_BOUND)].bound : INFINITY;
+    double least = INFINITY;
+    for (int64_t i = 0; i < s->numbered; i++) {
+        const wefti_joint_item *x = &s->items[i];
+        if (!x->taken) least = wefti_smaller(least, x->certain > 0 ? x->certain : x->bound);
+    }
     s->out->lower_bound_seconds = wefti_smaller(least, wefti_joint_best(s));
-    s->out->exhausted = !s->count || least * s->ratio >= wefti_joint_best(s);
+    s->out->exhausted = least * s->ratio >= wefti_joint_best(s);
 }
 
 /* Walks on larger machines take longer, so there are fewer of them. */
@@ -441,7 +420,7 @@ static weft_status branch_and_bound(wefti_joint_branch *s) {
 }
 
 /* ---- the answer ---- */
-static weft_status begin(wefti_joint_branch *s) {
+weft_status wefti_joint_begin(wefti_joint_branch *s) {
     wefti_joint *j = &s->j;
     const wefti_joint_problem *p = j->problem;
     WEFT_TRY(wefti_model_fits(p->machine, j->devices));
@@ -465,7 +444,7 @@ static weft_status begin(wefti_joint_branch *s) {
     return wefti_joint_find_ideal(s);
 }
 
-static void end(wefti_joint_branch *s) {
+void wefti_joint_end(wefti_joint_branch *s) {
     wefti_free(s->items);
     wefti_free(s->past);
     wefti_free(s->corrections);
@@ -484,12 +463,12 @@ weft_status wefti_joint_search(const wefti_joint_problem *problem, wefti_joint_a
                             .out = out,
                             .begin = wefti_joint_now(problem)};
     *out = (wefti_joint_answer){0};
-    weft_status status = begin(&s);
+    weft_status status = wefti_joint_begin(&s);
     if (status >= 0) status = branch_and_bound(&s);
     if (status >= 0 && !out->prediction) status = wefti_joint_no_plan(&s);
     out->programs = s.j.built;
     if (status >= 0) status = wefti_joint_cells_find(&s.j, &out->degrees, out->plan, &out->cells);
-    end(&s);
+    wefti_joint_end(&s);
     if (status < 0) {
         wefti_joint_answer_free(out);
         return wefti_note(status, __func__, __FILE__, __LINE__);

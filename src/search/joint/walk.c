@@ -221,16 +221,10 @@ static weft_status correct(wefti_joint_branch *s, const wefti_joint_item *x, dou
     return WEFT_OK;
 }
 
-/* Takes over the plan. `bounds` NULL: none were made. */
-static weft_status walk_plan(wefti_joint_branch *s, const wefti_degrees *d,
-                             const wefti_joint_item *bounds, weft_plan *plan) {
-    weft_prediction *x;
+/* Takes over the plan and what the simulator says of it. `bounds` NULL: none were made. */
+static weft_status note_walk(wefti_joint_branch *s, const wefti_degrees *d,
+                             const wefti_joint_item *bounds, weft_plan *plan, weft_prediction *x) {
     int32_t rank;
-    const weft_status status = predict(s, d, plan, &x);
-    if (status < 0) {
-        weft_plan_destroy(plan);
-        return status;
-    }
     const weft_status corrected = bounds ? correct(s, bounds, x->step_seconds) : WEFT_OK;
     const double bytes = bytes_of(x, &rank);
     const bool fits = bytes <= (double)s->j.limit;
@@ -269,17 +263,31 @@ bool wefti_joint_is_past(const wefti_joint_branch *s, const wefti_degrees *d) {
     return false;
 }
 
+weft_status wefti_joint_simulate(wefti_joint_branch *s, const wefti_degrees *d, weft_plan **plan,
+                                 weft_prediction **out) {
+    int32_t *part_of;
+    *plan = NULL;
+    *out = NULL;
+    WEFT_TRY(wefti_joint_parts_of(s, d, &part_of));
+    weft_status status = wefti_joint_plan(&s->j, d, part_of, plan);
+    wefti_free(part_of);
+    if (status >= 0) status = predict(s, d, *plan, out);
+    if (status >= 0) return WEFT_OK;
+    weft_plan_destroy(*plan);
+    *plan = NULL;
+    *out = NULL;
+    return status;
+}
+
 weft_status wefti_joint_walk_candidate(wefti_joint_branch *s, const wefti_degrees *d,
                                        const wefti_joint_item *bounds) {
-    int32_t *part_of;
     weft_plan *plan;
+    weft_prediction *x;
     if (wefti_joint_is_past(s, d)) return WEFT_OK;
     WEFT_TRY(WEFT_GROW(s->past, s->past_count, s->past_cap));
     s->past[s->past_count++] = *d;
-    WEFT_TRY(wefti_joint_parts_of(s, d, &part_of));
-    weft_status status = wefti_joint_plan(&s->j, d, part_of, &plan);
-    wefti_free(part_of);
-    if (status >= 0) status = walk_plan(s, d, bounds, plan);
+    const weft_status status = wefti_joint_simulate(s, d, &plan, &x);
+    if (status >= 0) return note_walk(s, d, bounds, plan, x);
     if (status != WEFT_E_STOPPED && !wefti_joint_refuses(status)) return status;
     wefti_error_clear();
     if (status != WEFT_E_STOPPED || !bounds) return WEFT_OK;
@@ -296,6 +304,7 @@ static weft_status walk_dynamic(wefti_joint_branch *s, int level) {
     const wefti_optimizer_plan *optimizer;
     wefti_degrees d = wefti_degrees_none();
     weft_plan *settings, *plan = NULL;
+    weft_prediction *x;
     weft_graph *graph;
     d.data = s->j.devices;
     d.level = level;
@@ -313,12 +322,9 @@ static weft_status walk_dynamic(wefti_joint_branch *s, int level) {
     if (status >= 0) status = weft_plan_search(graph, settings, &o, &plan, NULL);
     weft_plan_destroy(settings);
     if (status >= 0) status = wefti_plan_refine(plan);
-    if (status >= 0) {
-        status = walk_plan(s, &d, NULL, plan);
-        if (status != WEFT_E_STOPPED) return status;
-    } else {
-        weft_plan_destroy(plan);
-    }
+    if (status >= 0) status = predict(s, &d, plan, &x);
+    if (status >= 0) return note_walk(s, &d, NULL, plan, x);
+    weft_plan_destroy(plan);
     if (!wefti_joint_refuses(status) && status != WEFT_E_NOMEM && status != WEFT_E_STOPPED)
         return status;
     wefti_error_clear();

@@ -13,33 +13,52 @@ static double busiest_samples(const wefti_joint_branch *s, const wefti_degrees *
     return s->j.scalable ? parts * ceil((double)p->source.batch / parts / d->data / d->expert) : 1;
 }
 
-/* A schedule of two chunks a stage begins stages behind the first chunks only. */
-static bool begins_by_chunks(const wefti_joint_branch *s, const wefti_degrees *d) {
+/* Whether some schedule of the set has several chunks a stage. A stage begins behind the first
+ * chunks of the stages before it then, and these may have any part of the stage's work. */
+static bool may_have_chunks(const wefti_joint_branch *s, const wefti_degrees *d) {
     const int32_t *fixed = s->j.problem->fix.value;
-    return wefti_joint_calls(&s->j.shape) >= 2 * (int64_t)d->stages &&
-           fixed[WEFTI_JOINT_CHUNKS] != 1 &&
-           (fixed[WEFTI_JOINT_SCHEDULE] < 0 ||
-            fixed[WEFTI_JOINT_SCHEDULE] == (int32_t)WEFT_PIPELINE_ZERO_BUBBLE);
+    const int32_t schedule = fixed[WEFTI_JOINT_SCHEDULE];
+    if (wefti_joint_calls(&s->j.shape) < 2 * (int64_t)d->stages || fixed[WEFTI_JOINT_CHUNKS] == 1)
+        return false;
+    return schedule < 0 || schedule == (int32_t)WEFT_PIPELINE_ZERO_BUBBLE ||
+           schedule == (int32_t)WEFT_PIPELINE_INTERLEAVED;
 }
 
-/* How much longer a step takes than all microbatches on stages of equal work, at least: a stage
- * begins behind the forward passes of those before it. A forward pass is at least a quarter of
- * both; a fifth leaves room. Of two alike chunks the first one is half of that. With stages that
- * begin after `part` of each earlier stage's microbatch, the step is least if stage s + 1 has (1 -
- * part / m) of the work of stage s. */
-static double filled(const wefti_joint_branch *s, const wefti_degrees *d) {
-    if (d->stages == 1 || d->microbatches % d->stages == 0) return 1;
-    const double part = begins_by_chunks(s, d) ? 0.125 : 0.2, m = d->microbatches;
-    const double longer = part / m * d->stages / (1 - pow(1 - part / m, d->stages));
+/* How much longer a step takes than all microbatches on stages of equal work, at least.
+ *
+ * Without chunks, stage s begins when the first microbatch has passed the stages before it. So with
+ * f_i seconds in the forward pass of stage i, w_i in both passes, and m microbatches,
+ *
+ *     T >= f_0 + ... + f_(s-1) + m w_s   for each s.
+ *
+ * The last call of the model is on the last stage, which no other stage waits for. Of all other
+ * calls, forward passes are at least the part p of both passes. So f_i >= p w_i for all stages but
+ * the last one, and T >= p (w_0 + ... + w_(s-1)) + m w_s. For a given sum W of all w_i, the
+ * greatest of these is least if all are equal: then w_(s+1) = (1 - p / m) w_s, and
+ *
+ *     T = p W / (1 - (1 - p / m)^stages).
+ *
+ * Seconds of calls are least values. T grows with each of them, so this holds for the true ones. */
+static double filled(const wefti_joint_branch *s, const wefti_degrees *d,
+                     const wefti_joint_call *calls) {
+    double part = 1;
+    if (d->stages == 1 || may_have_chunks(s, d)) return 1;
+    for (int32_t k = 0; k + 1 < s->j.shape.calls; k++) {
+        const double both = calls[k].forward + calls[k].backward;
+        if (both > 0) part = wefti_smaller(part, calls[k].forward / both);
+    }
+    const double delay = part / d->microbatches;
+    const double longer = delay > 0 ? delay * d->stages / (1 - pow(1 - delay, d->stages)) : 1;
     return longer > 1 ? longer : 1;
 }
 
-/* All devices compute products at the best rate. */
+/* All devices compute the products of both passes at the best rate, and no device does more than
+ * the busiest one. What is recomputed does not count: a split may keep results that one device
+ * computes again. */
 static double products_bound(const wefti_joint_branch *s, const wefti_degrees *d) {
     const double replicas = s->j.scalable ? (double)d->data * d->expert : 1;
-    double work = s->ideal_forward + s->ideal_backward;
-    if (d->recompute == WEFT_RECOMPUTE_FULL) work += s->ideal_forward * 0.9; /* the head is not */
-    return filled(s, d) * busiest_samples(s, d) * replicas * work / s->j.devices;
+    const double work = s->ideal_forward + s->ideal_backward;
+    return busiest_samples(s, d) * replicas * work / s->j.devices;
 }
 
 weft_status wefti_joint_find_ideal(wefti_joint_branch *s) {
@@ -49,11 +68,21 @@ weft_status wefti_joint_find_ideal(wefti_joint_branch *s) {
 
 /* ---- bounds from lines ---- */
 
-/* Whether lines say something about a candidate: replicas with whole samples, on the outermost axis
- * of the mesh. */
+/* Whether a model with experts is split into equal parts. If not, its cells may be split otherwise,
+ * or not at all, and not the same way for other numbers of samples or devices. */
+static bool is_even(const wefti_joint_branch *s, const wefti_degrees *d) {
+    const weft_model_config *c = s->j.problem->source.config;
+    if (!c || !c->experts) return true;
+    return c->heads % d->tensor == 0 && c->experts % d->expert == 0 &&
+           c->context % (d->context * (d->sequence ? d->tensor : 1)) == 0;
+}
+
+/* Whether lines say something about a candidate: equal parts, and replicas with whole samples, on
+ * the outermost axis of the mesh. */
 static bool has_line(const wefti_joint_branch *s, const wefti_degrees *d) {
     const int64_t replicas = (int64_t)d->data * d->expert;
-    return s->j.scalable && s->j.problem->source.batch % replicas == 0 && wefti_joint_outermost(d);
+    return s->j.scalable && s->j.problem->source.batch % replicas == 0 &&
+           wefti_joint_outermost(d) && is_even(s, d);
 }
 
 /* Samples of a microbatch on each device. */
@@ -147,6 +176,22 @@ static void factors_of(const wefti_joint_branch *s, const wefti_joint_axis *a, i
         *bytes = whole / part;
 }
 
+/* Seconds that x samples add to transfers, at least, if each of the first two adds `each`.
+ *
+ * The builder chooses among ways to move values for least seconds. Way i takes a_i + b_i x. So the
+ * seconds are a concave function of x: up to 2 samples, at least the chord of 1 and 2. Beyond 2 a
+ * way with fewer bytes and more latencies may take over. It was not chosen at 2, so
+ *
+ *     a_i + 2 b_i >= a + 2 b,   and   b_i >= b - (a_i - a) / 2.
+ *
+ * No way of the layout search has more than OTHER_WAYS times as many latencies besides: this is
+ * checked, not derived (search.joint_chain). */
+static double growth_of_waits(double x, double each, double latency) {
+    enum { OTHER_WAYS = 7 };
+    if (x <= 2) return x * each;
+    return 2 * each + (x - 2) * wefti_larger(0, each - OTHER_WAYS / 2.0 * latency);
+}
+
 /* Transfers of an axis take at least as long as those of two devices on the innermost links, since
  * more devices have no fewer bytes and latencies. Collectives on more devices take longer. With
  * experts on split sequences other numbers of devices may have other collectives: one sums what
@@ -159,6 +204,7 @@ static weft_status add_axis(wefti_joint_branch *s, const wefti_degrees *d, const
     double latency, bytes;
     WEFT_TRY(wefti_joint_line_find(&s->j, two, &line));
     if (!line->legal) return WEFT_OK;
+    const bool even = is_even(s, d) && is_even(s, two);
     factors_of(s, a, s->j.devices / d->stages, &latency, &bytes);
     const double longer = longer_of(s->j.problem->machine, a);
     const weft_model_config *c = s->j.problem->source.config;
@@ -171,7 +217,10 @@ static weft_status add_axis(wefti_joint_branch *s, const wefti_degrees *d, const
             const double each = rings ? wefti_larger(g->wait_each, bytes * g->ring_each)
                                       : wefti_larger(0, g->wait_each - g->ring_each);
             const double times = k == shape->middle ? shape->copies : 1;
-            *(pass ? &calls[k].backward : &calls[k].forward) += fixed + samples * a->share * each;
+            const double waits =
+                rings ? wefti_larger(g->wait_latency, latency * g->ring_latency) : g->wait_latency;
+            const double least = fixed + growth_of_waits(samples * a->share, each, waits);
+            *(pass ? &calls[k].backward : &calls[k].forward) += even ? least : 0;
             about->work += times * (g->wait_fixed + samples * a->share * g->wait_each);
             about->further += times * samples * a->share * g->wait_each * (longer - 1);
         }
@@ -224,25 +273,86 @@ static void add_products(const wefti_joint_branch *s, const wefti_joint_line *li
     for (int64_t i = 0; i < line->product_count; i++) {
         const wefti_joint_product *p = &line->products[i];
         *(p->backward ? &calls[p->call].backward : &calls[p->call].forward) +=
-            wefti_joint_product_least(device, p, samples, 1, 1, true);
+            wefti_joint_product_of_line(device, p, samples, line->key.tensor, line->key.context);
     }
 }
 
-/* Of kernels that are no products, tensor parallelism divides a part, and the rest is on all
- * devices: two devices tell which. `two` NULL: all of it is divided. */
+/* What the lines of two devices tell of each axis of a split. `line` NULL: the axis has one device.
+ * A device has `parts` times less of a sample's values than one device alone. */
+typedef struct axis_line {
+    const wefti_joint_line *line;
+    double parts;
+} axis_line;
+enum { TENSOR, CONTEXT, EXPERT, SPLIT_AXES };
+
+/* *out_legal false: for some axis nothing is known. Pointers to lines last until the next line is
+ * made, so they are found twice: the second time all of them exist. */
+static weft_status lines_of_axes(wefti_joint_branch *s, const wefti_degrees *d,
+                                 const wefti_joint_line **one, axis_line axes[SPLIT_AXES],
+                                 bool *out_legal) {
+    for (int pass = 0; pass < 2; pass++) {
+        wefti_degrees whole = wefti_degrees_none();
+        whole.recompute = d->recompute;
+        WEFT_TRY(wefti_joint_line_find(&s->j, &whole, one));
+        *out_legal = (*one)->legal && is_even(s, d);
+        for (int a = 0; a < SPLIT_AXES; a++) {
+            wefti_degrees two = whole;
+            const int32_t size = a == TENSOR ? d->tensor : a == CONTEXT ? d->context : d->expert;
+            axes[a] = (axis_line){NULL, a == EXPERT ? 1 : 2};
+            if (size == 1) continue;
+            *(a == TENSOR ? &two.tensor : a == CONTEXT ? &two.context : &two.expert) = 2;
+            two.sequence = a == TENSOR && d->sequence;
+            WEFT_TRY(wefti_joint_line_find(&s->j, &two, &axes[a].line));
+            if (!axes[a].line->legal || !is_even(s, &two)) axes[a].line = NULL;
+            *out_legal = *out_legal && axes[a].line;
+        }
+    }
+    return WEFT_OK;
+}
+
+/* The least seconds of the kernels of one pass of a call.
+ *
+ * A split keeps results that needed transfers, where one device computes them again. So its
+ * backward pass may have fewer kernels than one device's. Whether a result needs a transfer depends
+ * on the axes, not on their sizes: so two devices of each axis tell how much is kept. An axis of n
+ * devices keeps as many FLOPs of products, m, as two devices have less than one. No kept product
+ * takes more seconds than m times those of the dearest FLOP. The kept results of several axes are
+ * at most all of them together.
+ *
+ * Of kernels that are no products, tensor parallelism divides a part, and the rest is on all
+ * devices: o_1 = rest + part, o_2 = rest + part / 2. */
+static double least_of_pass(const wefti_degrees *d, const wefti_joint_growth *one,
+                            const wefti_joint_product_sum *products,
+                            const wefti_joint_growth *two[SPLIT_AXES],
+                            const axis_line axes[SPLIT_AXES], double samples) {
+    const double parts = (double)d->tensor * d->context;
+    double launches = one->fixed, others = one->others, rest = 0, kept = 0;
+    for (int a = 0; a < SPLIT_AXES; a++) {
+        if (!two[a]) continue;
+        launches = wefti_smaller(launches, two[a]->fixed - two[a]->wait_fixed);
+        others = wefti_smaller(others, axes[a].parts * two[a]->others);
+        kept += wefti_larger(0, one->flops - axes[a].parts * two[a]->flops);
+    }
+    if (two[TENSOR])
+        rest = wefti_smaller(others, wefti_larger(0, 2 * two[TENSOR]->others - one->others));
+    const double of_products = products->seconds + samples * one->unknown / parts;
+    const double dearest = wefti_larger(products->dearest, one->dearest / parts);
+    return wefti_larger(0, launches) + samples / d->context * (rest + (others - rest) / d->tensor) +
+           wefti_larger(0, of_products - samples * kept * dearest);
+}
+
 static weft_status add_kernels(wefti_joint_branch *s, const wefti_degrees *d,
-                               const wefti_joint_line *one, const wefti_joint_line *two,
+                               const wefti_joint_line *one, const axis_line axes[SPLIT_AXES],
                                double samples, wefti_joint_call *calls) {
-    const double(*products)[2];
+    const wefti_joint_product_sum(*products)[2];
     WEFT_TRY(wefti_joint_products_find(&s->j, d, one, samples, &products));
     for (int32_t k = 0; k < s->j.shape.calls; k++)
         for (int pass = 0; pass < 2; pass++) {
-            const wefti_joint_growth *g = &one->call[k][pass];
-            double rest = two ? wefti_larger(0, 2 * two->call[k][pass].others - g->others) : 0;
-            if (rest > g->others) rest = g->others;
-            const double each = rest + (g->others - rest) / d->tensor + g->unknown / d->tensor;
+            const wefti_joint_growth *two[SPLIT_AXES];
+            for (int a = 0; a < SPLIT_AXES; a++)
+                two[a] = axes[a].line ? &axes[a].line->call[k][pass] : NULL;
             *(pass ? &calls[k].backward : &calls[k].forward) +=
-                g->fixed + samples / d->context * each + products[k][pass];
+                least_of_pass(d, &one->call[k][pass], &products[k][pass], two, axes, samples);
         }
     return WEFT_OK;
 }
@@ -251,21 +361,22 @@ static weft_status add_kernels(wefti_joint_branch *s, const wefti_degrees *d,
  * wefti_free it. NULL: nothing is known. */
 static weft_status least_calls(wefti_joint_branch *s, const wefti_degrees *d, double samples,
                                wefti_joint_about *about, wefti_joint_call **out) {
-    wefti_degrees whole = wefti_degrees_none();
-    const wefti_joint_line *found, *two = NULL;
+    const wefti_joint_line *one;
+    axis_line axes[SPLIT_AXES];
+    wefti_degrees plain = *d;
+    bool legal;
     *out = NULL;
-    whole.recompute = d->recompute;
-    WEFT_TRY(wefti_joint_line_find(&s->j, &whole, &found));
-    if (!found->legal) return WEFT_OK;
-    const wefti_joint_line one = *found; /* the table may move */
-    about->work = one.fixed + samples * one.each / d->tensor / d->context;
-    if (d->tensor > 1) {
-        whole.tensor = 2;
-        whole.sequence = d->sequence;
-        WEFT_TRY(wefti_joint_line_find(&s->j, &whole, &two));
+    WEFT_TRY(lines_of_axes(s, d, &one, axes, &legal));
+    if (!one->legal) return WEFT_OK;
+    about->work = one->fixed + samples * one->each / d->tensor / d->context;
+    if (!legal) { /* what is recomputed is not known: nothing */
+        plain.recompute = WEFT_RECOMPUTE_NONE;
+        WEFT_TRY(lines_of_axes(s, &plain, &one, axes, &legal));
+        if (!one->legal) return WEFT_OK;
+        for (int a = 0; a < SPLIT_AXES && !is_even(s, d); a++) axes[a].line = NULL;
     }
     WEFT_NEW_ARRAY(*out, wefti_joint_call, s->j.shape.calls);
-    weft_status status = add_kernels(s, d, &one, two && two->legal ? two : NULL, samples, *out);
+    weft_status status = add_kernels(s, d, one, axes, samples, *out);
     if (status >= 0) status = add_axes(s, d, samples, *out, about);
     if (status >= 0) return status;
     wefti_free(*out);
@@ -281,7 +392,8 @@ static weft_status calls_of_line(const wefti_joint_branch *s, const wefti_joint_
         for (int pass = 0; pass < 2; pass++) {
             const wefti_joint_growth *g = &line->call[k][pass];
             *(pass ? &(*out)[k].backward : &(*out)[k].forward) +=
-                g->fixed + samples * (g->others + g->unknown + g->wait_each);
+                g->fixed + samples * (g->others + g->unknown) +
+                growth_of_waits(samples, g->wait_each, g->wait_latency);
         }
     add_products(s, line, samples, *out);
     return WEFT_OK;
@@ -295,7 +407,8 @@ static double least_step(const wefti_joint_branch *s, const wefti_degrees *d,
     double sum = 0;
     for (int32_t k = 0; k < shape->calls; k++)
         sum += (calls[k].forward + calls[k].backward) * (k == shape->middle ? shape->copies : 1);
-    const double even = copies * filled(s, d) * sum * d->microbatches / d->stages;
+    const double even =
+        copies * (copies > 1 ? 1 : filled(s, d, calls)) * sum * d->microbatches / d->stages;
     const double stages = copies > 1 ? 0 : wefti_joint_least_step(&s->j, d, calls, boundary);
     return WEFTI_JOINT_ROUNDING * wefti_larger(even, stages);
 }
@@ -421,7 +534,8 @@ weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees 
     wefti_degrees whole = wefti_degrees_none();
     const wefti_joint_line *line;
     *out = (wefti_joint_line_bound){.legal = true, .seconds = products_bound(s, d)};
-    out->about.work = out->seconds;
+    const double products = wefti_joint_guess_products(s, d, out->seconds);
+    out->about.work = products;
     whole.recompute = d->recompute;
     if (!s->j.scalable) return WEFT_OK;
     WEFT_TRY(wefti_joint_line_find(&s->j, &whole, &line));
@@ -432,7 +546,8 @@ weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees 
     wefti_joint_call *calls;
     WEFT_TRY(least_calls(s, d, samples / d->microbatches / copies, &out->about, &calls));
     const double passes = (double)d->microbatches * copies / d->stages;
-    out->about.work = wefti_larger(out->seconds, filled(s, d) * passes * out->about.work);
+    out->about.work =
+        wefti_joint_guess_work(s, d, wefti_larger(products, passes * out->about.work));
     out->about.further *= passes;
     const double boundary = base.boundary * samples / d->microbatches / copies / d->context /
                             (d->sequence ? d->tensor : 1);
@@ -448,11 +563,12 @@ weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees 
     double of_sample = base.kept_each, frame = frame_of(&base, micro >= 1 ? micro : 1) / parts;
     weft_status status = kept_of_tensor(s, d, &of_sample);
     if (status >= 0 && d->expert > 1) status = frame_of_experts(s, d, micro, &frame);
-    const double kept = micro >= 1 ? 0.98 * of_sample * micro / d->context : 0;
+    const double kept = micro >= 1 ? of_sample * micro / d->context : 0;
     if (status >= 0 && micro >= 1) bound_of_levels(s, d, kept, &divided, calls, out);
     wefti_free(calls);
     WEFT_TRY(status);
-    for (int l = 0; l < 4; l++) out->guess_bytes[l] = guess_bytes(s, d, l, kept, frame, &divided);
+    for (int l = 0; l < 4; l++)
+        out->guess_bytes[l] = guess_bytes(s, d, l, WEFTI_JOINT_KEPT * kept, frame, &divided);
     s->parameters = base.whole_parameters;
     return WEFT_OK;
 }
@@ -468,15 +584,15 @@ weft_status wefti_joint_bound_of_line(wefti_joint_branch *s, const wefti_degrees
     out->legal = line->legal;
     if (!line->legal) return WEFT_OK;
     const double micro = samples_of(s, d);
-    /* Little is the same for any size; its placement may differ. */
-    const double kept = 0.98 * (line->kept_fixed + line->kept_each * micro);
+    const double kept = line->kept_fixed + line->kept_each * micro;
     out->bytes = least_bytes(s, d, level < 0 ? 3 : level, kept, line);
     wefti_joint_call *calls;
     WEFT_TRY(calls_of_line(s, line, micro, &calls));
     out->seconds = least_step(s, d, calls, micro * line->boundary);
     wefti_free(calls);
     for (int l = 0; l < 4; l++)
-        out->guess_bytes[l] = guess_bytes(s, d, l, kept, frame_of(line, micro), line);
+        out->guess_bytes[l] =
+            guess_bytes(s, d, l, WEFTI_JOINT_KEPT * kept, frame_of(line, micro), line);
     return WEFT_OK;
 }
 

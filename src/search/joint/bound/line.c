@@ -93,10 +93,13 @@ static weft_status add_kernel(const wefti_device_model *d, const pair_of_kernels
     const bool known =
         product && has_sizes(d, x->one, &shapes[0]) && has_sizes(d, x->two, &shapes[1]);
     const double each = kernel_growth(d, x, known ? shapes : NULL);
+    const double flops = wefti_larger(0, x->two->cost.flops - x->one->cost.flops);
     g->fixed += d->launch_seconds.value;
     g->each += each;
+    if (product) g->flops += flops;
     if (known) return add_product(d, x, shapes, call, backward, out);
     *(product ? &g->unknown : &g->others) += each;
+    if (product && flops > 0) g->dearest = wefti_larger(g->dearest, each / flops);
     return WEFT_OK;
 }
 
@@ -136,12 +139,13 @@ static double waits_with(const wefti_joint_walk *walk, const double *seconds, bo
 /* Growth and latency of waits; latencies that depend on the size count as none. */
 static void find_waits(const wefti_joint_walk *one, const wefti_joint_walk *two,
                        const wefti_step *a, const wefti_step *b, bool rings, double *fixed,
-                       double *each) {
+                       double *each, double *out_latency) {
     const double bytes[2] = {waits_with(one, one->instant, rings, a),
                              waits_with(two, two->instant, rings, b)};
     const double all[2] = {waits_with(one, one->seconds, rings, a),
                            waits_with(two, two->seconds, rings, b)};
     const double latency[2] = {all[0] - bytes[0], all[1] - bytes[1]};
+    *out_latency += wefti_larger(latency[0], latency[1]);
     *each += wefti_larger(0, bytes[1] - bytes[0]);
     if (fabs(latency[0] - latency[1]) <= 1e-6 * latency[0]) *fixed += latency[0] * (1 - 1e-6);
 }
@@ -149,8 +153,19 @@ static void find_waits(const wefti_joint_walk *one, const wefti_joint_walk *two,
 static void add_growth(const wefti_joint_growth *g, wefti_joint_growth *sum) {
     sum->fixed += g->fixed, sum->each += g->each;
     sum->others += g->others, sum->unknown += g->unknown;
+    sum->flops += g->flops, sum->dearest = wefti_larger(sum->dearest, g->dearest);
     sum->wait_fixed += g->wait_fixed, sum->wait_each += g->wait_each;
+    sum->wait_latency += g->wait_latency, sum->ring_latency += g->ring_latency;
     sum->ring_fixed += g->ring_fixed, sum->ring_each += g->ring_each;
+}
+
+/* Bytes of the values of a saved block. They lie at aligned places, so the block has no fewer
+ * bytes; but only these grow by the same amount from sample to sample. */
+static double saved_bytes(const wefti_routine *r) {
+    double bytes = 0;
+    for (int64_t o = r->outputs; o < r->body->out_count; o++)
+        bytes += (double)weft_desc_bytes(&r->body->values[r->body->out[o]].desc);
+    return bytes;
 }
 
 static weft_status add_step(const wefti_joint *j, const wefti_joint_walk *one,
@@ -166,8 +181,8 @@ static weft_status add_step(const wefti_joint *j, const wefti_joint_walk *one,
         out->product_count = products;
         return WEFT_OK;
     }
-    find_waits(one, two, a, b, false, &g.wait_fixed, &g.wait_each);
-    find_waits(one, two, a, b, true, &g.ring_fixed, &g.ring_each);
+    find_waits(one, two, a, b, false, &g.wait_fixed, &g.wait_each, &g.wait_latency);
+    find_waits(one, two, a, b, true, &g.ring_fixed, &g.ring_each, &g.ring_latency);
     g.fixed += g.wait_fixed;
     g.each += g.wait_each;
     const double times = k == j->shape.middle ? j->shape.copies : 1;
@@ -179,8 +194,8 @@ static weft_status add_step(const wefti_joint *j, const wefti_joint_walk *one,
     if (a->phase == WEFTI_FORWARD && k == j->shape.middle && body->out_count && a->part == 0)
         out->boundary = (double)weft_desc_bytes(&body->values[body->out[0]].desc);
     if (a->phase == WEFTI_FORWARD) {
-        kept[0] = (double)a->routine->saved_bytes;
-        kept[1] = (double)b->routine->saved_bytes;
+        kept[0] = saved_bytes(a->routine);
+        kept[1] = saved_bytes(b->routine);
     } else if (a->part == 0) {
         kept[0] = (double)wefti_joint_kept_bytes(one->program, a);
         kept[1] = (double)wefti_joint_kept_bytes(two->program, b);

@@ -13,33 +13,77 @@ double wefti_joint_product_use(const wefti_device_model *d, wefti_arithmetic ari
     return use < 1 ? use : 1;
 }
 
-/* The best use of any split: one size over `tensor` devices, one that grows with the samples over
- * `context`. Sizes that these do not divide may be split in other ways: all of the rate. A smaller
- * size leaves devices without work, so it is not split. */
-static double use_of_splits(const wefti_device_model *d, const wefti_joint_product *p,
-                            double samples, int32_t tensor, int32_t context) {
+/* One size of a product is in `by` parts. *work: how many times as much the device with most has as
+ * in equal parts. False: not known, since whole heads may be split. */
+static bool divide(double *size, double by, double *work) {
+    if (*size < by) {
+        *work *= by / *size;
+        *size = 1;
+        return true;
+    }
+    if (fmod(*size, by) > 0) return false;
+    *size /= by;
+    return true;
+}
+
+/* A device's part of a product, as a rate of equal parts. */
+static double part_use(const wefti_device_model *d, const wefti_joint_product *p,
+                       const double size[4], double work) {
+    const wefti_product_shape shape = {size[0], size[1], size[2], size[3]};
+    return wefti_joint_product_use(d, p->arithmetic, &shape) / work;
+}
+
+enum { SIZES = 4, UNSPLIT = 4, SPLITS = 5 };
+
+/* The greatest use with an axis of `by` devices on any of the sizes, or on none: then each device
+ * has all of it. An axis of the sequence splits a size that grows with the samples. */
+static double best_use(const wefti_device_model *d, const wefti_joint_product *p,
+                       const double size[SIZES], int32_t tensor, int32_t context) {
     double best = 0;
-    for (int i = 0; i < (tensor > 1 ? 4 : 1); i++)
-        for (int k = 0; k < (context > 1 ? 4 : 1); k++) {
-            double size[4];
-            if (context > 1 && p->more[k] <= 0) continue;
-            for (int n = 0; n < 4; n++) size[n] = p->one[n] + p->more[n] * (samples - 1);
-            if (size[i] < tensor || size[k] < context) continue;
-            if (fmod(size[i], tensor) > 0) return 1;
-            size[i] /= tensor;
-            if (fmod(size[k], context) > 0) return 1;
-            size[k] /= context;
-            const wefti_product_shape shape = {size[0], size[1], size[2], size[3]};
-            best = wefti_larger(best, wefti_joint_product_use(d, p->arithmetic, &shape));
+    for (int i = tensor > 1 ? 0 : UNSPLIT; i < SPLITS; i++)
+        for (int k = context > 1 ? 0 : UNSPLIT; k < SPLITS; k++) {
+            double part[SIZES], work = 1;
+            bool known = true;
+            if (k < UNSPLIT && p->more[k] <= 0) continue;
+            memcpy(part, size, sizeof part);
+            if (i < UNSPLIT) known = divide(&part[i], tensor, &work);
+            if (k < UNSPLIT) known = known && divide(&part[k], context, &work);
+            if (i == UNSPLIT) work *= tensor;
+            if (k == UNSPLIT) work *= context;
+            if (!known) return 1;
+            best = wefti_larger(best, part_use(d, p, part, work));
         }
-    return best > 0 ? best : 1;
+    return wefti_smaller(best, 1);
+}
+
+static void sizes_of(const wefti_joint_product *p, double samples, double size[SIZES]) {
+    for (int n = 0; n < SIZES; n++) size[n] = p->one[n] + p->more[n] * (samples - 1);
 }
 
 double wefti_joint_product_least(const wefti_device_model *d, const wefti_joint_product *p,
                                  double samples, int32_t tensor, int32_t context, bool even) {
-    const double use = even ? use_of_splits(d, p, samples, tensor, context) : 1;
     const double each = samples / tensor / context;
+    double size[SIZES];
+    sizes_of(p, samples, size);
+    const double use = even ? best_use(d, p, size, tensor, context) : 1;
     return p->factor * wefti_larger(each * p->flops / (p->rate * use), each * p->memory);
+}
+
+/* The builder splits a product over an axis for least seconds with its neighbours, so with more
+ * samples it may split another size than with one: then some size is whole. Split sequences have
+ * more ways: all of the rate. */
+double wefti_joint_product_of_line(const wefti_device_model *d, const wefti_joint_product *p,
+                                   double samples, int32_t tensor, int32_t context) {
+    double size[SIZES], use = context > 1 ? 1 : 0;
+    if (tensor == 1 && context == 1) return wefti_joint_product_least(d, p, samples, 1, 1, true);
+    sizes_of(p, samples, size);
+    for (int i = 0; context == 1 && i < SIZES; i++) {
+        double whole[SIZES];
+        memcpy(whole, size, sizeof whole);
+        whole[i] *= tensor;
+        use = wefti_larger(use, best_use(d, p, whole, tensor, 1));
+    }
+    return p->factor * wefti_larger(samples * p->flops / (p->rate * use), samples * p->memory);
 }
 
 /* ---- the table ---- */
@@ -51,7 +95,7 @@ typedef struct wefti_joint_products_key {
 
 struct wefti_joint_products {
     products_key key;
-    double (*call)[2]; /* [shape.calls]; NULL: a free slot */
+    wefti_joint_product_sum (*call)[2]; /* [shape.calls]; NULL: a free slot */
 };
 
 static uint64_t slot_of(const products_key *k) {
@@ -98,11 +142,11 @@ static bool splits_evenly(const wefti_joint *j, const products_key *k) {
 
 weft_status wefti_joint_products_find(wefti_joint *j, const wefti_degrees *d,
                                       const wefti_joint_line *line, double samples,
-                                      const double (**out)[2]) {
+                                      const wefti_joint_product_sum (**out)[2]) {
     const wefti_device_model *device = &j->problem->machine->device;
     products_key key;
     memset(&key, 0, sizeof key); /* keys are compared as bytes */
-    key.samples = samples, key.recompute = (int32_t)d->recompute;
+    key.samples = samples, key.recompute = line->key.recompute;
     key.tensor = d->tensor, key.context = d->context, key.apart = d->expert > 1;
     WEFT_TRY(grow(j));
     wefti_joint_products *x = look_up(j, &key);
@@ -116,10 +160,14 @@ weft_status wefti_joint_products_find(wefti_joint *j, const wefti_degrees *d,
             const wefti_joint_product *p = &line->products[i];
             /* Products of several experts have other sizes if these are on several devices. */
             const bool known = even && (!key.apart || p->one[0] <= 1);
-            x->call[p->call][p->backward] +=
+            wefti_joint_product_sum *sum = &x->call[p->call][p->backward];
+            const double seconds =
                 wefti_joint_product_least(device, p, samples, key.tensor, key.context, known);
+            sum->seconds += seconds;
+            if (p->flops > 0)
+                sum->dearest = wefti_larger(sum->dearest, seconds / samples / p->flops);
         }
     }
-    *out = (const double(*)[2])x->call;
+    *out = (const wefti_joint_product_sum(*)[2])x->call;
     return WEFT_OK;
 }

@@ -1,7 +1,7 @@
 /* Guesses: about how long a candidate takes, to find good plans early. They decide the order only:
  * no candidate is left out for its guess. */
 #include "cost/cost.h"
-#include "search/joint/parts.h"
+#include "search/joint/branch.h"
 
 /* An all-reduce of the gradients on each stage. */
 static double reduction(const wefti_joint *j, const wefti_degrees *d, double parameters) {
@@ -49,4 +49,24 @@ double wefti_joint_guess_bubble(const wefti_joint *j, const wefti_degrees *d, do
     const int32_t chunks = d->microbatches % d->stages ? 1 : room < CHUNKS ? room : CHUNKS;
     if (d->stages == 1) return 0;
     return work * (d->stages - 1) / d->microbatches / (chunks > 1 ? chunks : 1);
+}
+
+/* The head is not recomputed. */
+double wefti_joint_guess_products(const wefti_joint_branch *s, const wefti_degrees *d,
+                                  double products) {
+    const double both = s->ideal_forward + s->ideal_backward;
+    if (d->recompute != WEFT_RECOMPUTE_FULL || !(both > 0)) return products;
+    return products * (1 + 0.9 * s->ideal_forward / both);
+}
+
+/* Stages begin behind a part of those before them. Of two alike chunks, that is half as much. */
+double wefti_joint_guess_work(const wefti_joint_branch *s, const wefti_degrees *d, double work) {
+    const int32_t *fixed = s->j.problem->fix.value;
+    const bool chunks = wefti_joint_calls(&s->j.shape) >= 2 * (int64_t)d->stages &&
+                        fixed[WEFTI_JOINT_CHUNKS] != 1 &&
+                        (fixed[WEFTI_JOINT_SCHEDULE] < 0 ||
+                         fixed[WEFTI_JOINT_SCHEDULE] == (int32_t)WEFT_PIPELINE_ZERO_BUBBLE);
+    const double part = (chunks ? 0.125 : 0.2) / d->microbatches;
+    if (d->stages == 1 || d->microbatches % d->stages == 0) return work;
+    return work * wefti_larger(1, part * d->stages / (1 - pow(1 - part, d->stages)));
 }
