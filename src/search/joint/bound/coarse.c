@@ -283,25 +283,27 @@ typedef struct axis_line {
     const wefti_joint_line *line;
     double parts;
 } axis_line;
-enum { TENSOR, CONTEXT, EXPERT, SPLIT_AXES };
+enum { LINE_TENSOR, LINE_CONTEXT, LINE_EXPERT, LINE_AXES };
 
 /* *out_legal false: for some axis nothing is known. Pointers to lines last until the next line is
  * made, so they are found twice: the second time all of them exist. */
 static weft_status lines_of_axes(wefti_joint_branch *s, const wefti_degrees *d,
-                                 const wefti_joint_line **one, axis_line axes[SPLIT_AXES],
+                                 const wefti_joint_line **one, axis_line axes[LINE_AXES],
                                  bool *out_legal) {
     for (int pass = 0; pass < 2; pass++) {
         wefti_degrees whole = wefti_degrees_none();
         whole.recompute = d->recompute;
         WEFT_TRY(wefti_joint_line_find(&s->j, &whole, one));
         *out_legal = (*one)->legal && is_even(s, d);
-        for (int a = 0; a < SPLIT_AXES; a++) {
+        for (int a = 0; a < LINE_AXES; a++) {
             wefti_degrees two = whole;
-            const int32_t size = a == TENSOR ? d->tensor : a == CONTEXT ? d->context : d->expert;
-            axes[a] = (axis_line){NULL, a == EXPERT ? 1 : 2};
+            const int32_t size = a == LINE_TENSOR    ? d->tensor
+                                 : a == LINE_CONTEXT ? d->context
+                                                     : d->expert;
+            axes[a] = (axis_line){NULL, a == LINE_EXPERT ? 1 : 2};
             if (size == 1) continue;
-            *(a == TENSOR ? &two.tensor : a == CONTEXT ? &two.context : &two.expert) = 2;
-            two.sequence = a == TENSOR && d->sequence;
+            *(a == LINE_TENSOR ? &two.tensor : a == LINE_CONTEXT ? &two.context : &two.expert) = 2;
+            two.sequence = a == LINE_TENSOR && d->sequence;
             WEFT_TRY(wefti_joint_line_find(&s->j, &two, &axes[a].line));
             if (!axes[a].line->legal || !is_even(s, &two)) axes[a].line = NULL;
             *out_legal = *out_legal && axes[a].line;
@@ -323,18 +325,18 @@ static weft_status lines_of_axes(wefti_joint_branch *s, const wefti_degrees *d,
  * devices: o_1 = rest + part, o_2 = rest + part / 2. */
 static double least_of_pass(const wefti_degrees *d, const wefti_joint_growth *one,
                             const wefti_joint_product_sum *products,
-                            const wefti_joint_growth *two[SPLIT_AXES],
-                            const axis_line axes[SPLIT_AXES], double samples) {
+                            const wefti_joint_growth *two[LINE_AXES],
+                            const axis_line axes[LINE_AXES], double samples) {
     const double parts = (double)d->tensor * d->context;
     double launches = one->fixed, others = one->others, rest = 0, kept = 0;
-    for (int a = 0; a < SPLIT_AXES; a++) {
+    for (int a = 0; a < LINE_AXES; a++) {
         if (!two[a]) continue;
         launches = wefti_smaller(launches, two[a]->fixed - two[a]->wait_fixed);
         others = wefti_smaller(others, axes[a].parts * two[a]->others);
         kept += wefti_larger(0, one->flops - axes[a].parts * two[a]->flops);
     }
-    if (two[TENSOR])
-        rest = wefti_smaller(others, wefti_larger(0, 2 * two[TENSOR]->others - one->others));
+    if (two[LINE_TENSOR])
+        rest = wefti_smaller(others, wefti_larger(0, 2 * two[LINE_TENSOR]->others - one->others));
     const double of_products = products->seconds + samples * one->unknown / parts;
     const double dearest = wefti_larger(products->dearest, one->dearest / parts);
     return wefti_larger(0, launches) + samples / d->context * (rest + (others - rest) / d->tensor) +
@@ -342,14 +344,14 @@ static double least_of_pass(const wefti_degrees *d, const wefti_joint_growth *on
 }
 
 static weft_status add_kernels(wefti_joint_branch *s, const wefti_degrees *d,
-                               const wefti_joint_line *one, const axis_line axes[SPLIT_AXES],
+                               const wefti_joint_line *one, const axis_line axes[LINE_AXES],
                                double samples, wefti_joint_call *calls) {
     const wefti_joint_product_sum(*products)[2];
     WEFT_TRY(wefti_joint_products_find(&s->j, d, one, samples, &products));
     for (int32_t k = 0; k < s->j.shape.calls; k++)
         for (int pass = 0; pass < 2; pass++) {
-            const wefti_joint_growth *two[SPLIT_AXES];
-            for (int a = 0; a < SPLIT_AXES; a++)
+            const wefti_joint_growth *two[LINE_AXES];
+            for (int a = 0; a < LINE_AXES; a++)
                 two[a] = axes[a].line ? &axes[a].line->call[k][pass] : NULL;
             *(pass ? &calls[k].backward : &calls[k].forward) +=
                 least_of_pass(d, &one->call[k][pass], &products[k][pass], two, axes, samples);
@@ -362,7 +364,7 @@ static weft_status add_kernels(wefti_joint_branch *s, const wefti_degrees *d,
 static weft_status least_calls(wefti_joint_branch *s, const wefti_degrees *d, double samples,
                                wefti_joint_about *about, wefti_joint_call **out) {
     const wefti_joint_line *one;
-    axis_line axes[SPLIT_AXES];
+    axis_line axes[LINE_AXES];
     wefti_degrees plain = *d;
     bool legal;
     *out = NULL;
@@ -373,7 +375,7 @@ static weft_status least_calls(wefti_joint_branch *s, const wefti_degrees *d, do
         plain.recompute = WEFT_RECOMPUTE_NONE;
         WEFT_TRY(lines_of_axes(s, &plain, &one, axes, &legal));
         if (!one->legal) return WEFT_OK;
-        for (int a = 0; a < SPLIT_AXES && !is_even(s, d); a++) axes[a].line = NULL;
+        for (int a = 0; a < LINE_AXES && !is_even(s, d); a++) axes[a].line = NULL;
     }
     WEFT_NEW_ARRAY(*out, wefti_joint_call, s->j.shape.calls);
     weft_status status = add_kernels(s, d, one, axes, samples, *out);

@@ -33,37 +33,37 @@ static double part_use(const wefti_device_model *d, const wefti_joint_product *p
     return wefti_joint_product_use(d, p->arithmetic, &shape) / work;
 }
 
-enum { SIZES = 4, UNSPLIT = 4, SPLITS = 5 };
+enum { PRODUCT_SIZES = 4, PRODUCT_UNSPLIT = 4, PRODUCT_SPLITS = 5 };
 
 /* The greatest use with an axis of `by` devices on any of the sizes, or on none: then each device
  * has all of it. An axis of the sequence splits a size that grows with the samples. */
 static double best_use(const wefti_device_model *d, const wefti_joint_product *p,
-                       const double size[SIZES], int32_t tensor, int32_t context) {
+                       const double size[PRODUCT_SIZES], int32_t tensor, int32_t context) {
     double best = 0;
-    for (int i = tensor > 1 ? 0 : UNSPLIT; i < SPLITS; i++)
-        for (int k = context > 1 ? 0 : UNSPLIT; k < SPLITS; k++) {
-            double part[SIZES], work = 1;
+    for (int i = tensor > 1 ? 0 : PRODUCT_UNSPLIT; i < PRODUCT_SPLITS; i++)
+        for (int k = context > 1 ? 0 : PRODUCT_UNSPLIT; k < PRODUCT_SPLITS; k++) {
+            double part[PRODUCT_SIZES], work = 1;
             bool known = true;
-            if (k < UNSPLIT && p->more[k] <= 0) continue;
+            if (k < PRODUCT_UNSPLIT && p->more[k] <= 0) continue;
             memcpy(part, size, sizeof part);
-            if (i < UNSPLIT) known = divide(&part[i], tensor, &work);
-            if (k < UNSPLIT) known = known && divide(&part[k], context, &work);
-            if (i == UNSPLIT) work *= tensor;
-            if (k == UNSPLIT) work *= context;
+            if (i < PRODUCT_UNSPLIT) known = divide(&part[i], tensor, &work);
+            if (k < PRODUCT_UNSPLIT) known = known && divide(&part[k], context, &work);
+            if (i == PRODUCT_UNSPLIT) work *= tensor;
+            if (k == PRODUCT_UNSPLIT) work *= context;
             if (!known) return 1;
             best = wefti_larger(best, part_use(d, p, part, work));
         }
     return wefti_smaller(best, 1);
 }
 
-static void sizes_of(const wefti_joint_product *p, double samples, double size[SIZES]) {
-    for (int n = 0; n < SIZES; n++) size[n] = p->one[n] + p->more[n] * (samples - 1);
+static void sizes_of(const wefti_joint_product *p, double samples, double size[PRODUCT_SIZES]) {
+    for (int n = 0; n < PRODUCT_SIZES; n++) size[n] = p->one[n] + p->more[n] * (samples - 1);
 }
 
 double wefti_joint_product_least(const wefti_device_model *d, const wefti_joint_product *p,
                                  double samples, int32_t tensor, int32_t context, bool even) {
     const double each = samples / tensor / context;
-    double size[SIZES];
+    double size[PRODUCT_SIZES];
     sizes_of(p, samples, size);
     const double use = even ? best_use(d, p, size, tensor, context) : 1;
     return p->factor * wefti_larger(each * p->flops / (p->rate * use), each * p->memory);
@@ -74,11 +74,11 @@ double wefti_joint_product_least(const wefti_device_model *d, const wefti_joint_
  * more ways: all of the rate. */
 double wefti_joint_product_of_line(const wefti_device_model *d, const wefti_joint_product *p,
                                    double samples, int32_t tensor, int32_t context) {
-    double size[SIZES], use = context > 1 ? 1 : 0;
+    double size[PRODUCT_SIZES], use = context > 1 ? 1 : 0;
     if (tensor == 1 && context == 1) return wefti_joint_product_least(d, p, samples, 1, 1, true);
     sizes_of(p, samples, size);
-    for (int i = 0; context == 1 && i < SIZES; i++) {
-        double whole[SIZES];
+    for (int i = 0; context == 1 && i < PRODUCT_SIZES; i++) {
+        double whole[PRODUCT_SIZES];
         memcpy(whole, size, sizeof whole);
         whole[i] *= tensor;
         use = wefti_larger(use, best_use(d, p, whole, tensor, 1));
