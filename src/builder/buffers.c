@@ -41,6 +41,11 @@ void wefti_buffer_use(wefti_emitter *b, int32_t buffer) {
     if (buffer >= 0 && b->buffers[buffer].life.last < b->now) b->buffers[buffer].life.last = b->now;
 }
 
+wefti_location wefti_buffer_location(const wefti_emitter *b, int32_t buffer) {
+    if (buffer < 0) return WEFTI_NOWHERE;
+    return wefti_location_of(b->buffers[buffer].space, b->buffers[buffer].life.offset);
+}
+
 /* ---- steps ---- */
 
 weft_status wefti_build_begin(wefti_emitter *b, wefti_section s, wefti_step_kind kind,
@@ -289,7 +294,7 @@ weft_status wefti_buffers_finish(wefti_emitter *b) {
         for (int64_t k = 0; k < b->step_count[s]; k++) {
             wefti_draft_step *d = &b->steps[s][k];
             d->step.args =
-                wefti_arena_alloc(p->arena, (size_t)(d->arg_count + 1) * sizeof(int64_t));
+                wefti_arena_alloc(p->arena, (size_t)(d->arg_count + 1) * sizeof(wefti_location));
             d->step.names =
                 wefti_arena_alloc(p->arena, (size_t)(d->arg_count + 1) * sizeof(char *));
             d->step.params =
@@ -305,12 +310,12 @@ weft_status wefti_buffers_finish(wefti_emitter *b) {
             for (int32_t a = 0; a < d->arg_count; a++) {
                 const wefti_buffer *buffer =
                     d->args[a].buffer < 0 ? NULL : &b->buffers[d->args[a].buffer];
-                d->step.args[a] = buffer ? buffer->life.offset + d->args[a].delta : -1;
+                d->step.args[a] = wefti_location_plus(wefti_buffer_location(b, d->args[a].buffer),
+                                                      d->args[a].delta);
                 d->step.names[a] = buffer ? buffer->name : NULL;
                 d->step.params[a] = buffer ? buffer->param : -1;
-                if (buffer) d->step.space = buffer->space;
             }
-            d->step.frame = d->frame < 0 ? 0 : b->buffers[d->frame].life.offset;
+            if (d->frame >= 0) d->step.frame = wefti_buffer_location(b, d->frame);
             p->steps[s][k] = d->step;
         }
     }

@@ -50,7 +50,8 @@ weft_status wefti_build_persistent(wefti_emitter *b, const char *name, wefti_ten
                      wefti_desc_text(whole).text, wefti_desc_text(&old->whole).text);
         WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here), name, out_buffer));
         b->buffers[*out_buffer].persistent = b->buffers[*out_buffer].fixed = true;
-        b->buffers[*out_buffer].life.offset = old->offset;
+        b->buffers[*out_buffer].space = wefti_location_space(old->home);
+        b->buffers[*out_buffer].life.offset = wefti_location_offset(old->home);
     } else {
         WEFT_TRY(wefti_buffer_persistent(b, weft_desc_bytes(&here), name, out_buffer));
     }
@@ -306,25 +307,22 @@ static weft_status train_buffers(wefti_emitter *b) {
     return WEFT_OK;
 }
 
-static void read_offsets(wefti_emitter *b) {
+static void read_locations(wefti_emitter *b) {
     wefti_program *p = b->p;
-    for (int32_t t = 0; t < p->tensor_count; t++) {
-        const wefti_buffer *buffer = &b->buffers[b->tensor_buffer[t]];
-        p->tensors[t].offset = buffer->life.offset;
-        p->tensors[t].space = buffer->space;
-    }
+    for (int32_t t = 0; t < p->tensor_count; t++)
+        p->tensors[t].home = wefti_buffer_location(b, b->tensor_buffer[t]);
     wefti_buddy_place(b);
-    p->scalars = b->scalars < 0 ? -1 : b->buffers[b->scalars].life.offset;
-    p->one = b->one < 0 ? -1 : b->buffers[b->one].life.offset;
-    p->norms = b->norms < 0 ? -1 : b->buffers[b->norms].life.offset;
-    p->loss = -1;
+    p->scalars = wefti_buffer_location(b, b->scalars);
+    p->one = wefti_buffer_location(b, b->one);
+    p->norms = wefti_buffer_location(b, b->norms);
+    p->loss = WEFTI_NOWHERE;
     if (b->g->loss < 0) return;
     int32_t buffer = *wefti_build_value(b, 0, b->g->loss),
             maker = wefti_call_maker(b->dec, b->g->loss);
     /* A loss received from another stage has a buffer here too, so the maker must be a call of this
      * stage. */
     if (buffer >= 0 && maker >= 0 && b->dec->calls[maker].mine)
-        p->loss = b->buffers[buffer].life.offset;
+        p->loss = wefti_buffer_location(b, buffer);
     p->loss_dtype = b->root->values[b->g->loss].desc.dtype;
 }
 
@@ -409,7 +407,7 @@ static weft_status emit(wefti_emitter *b) {
             b->buffers[i].life.last = b->now;
         }
     WEFT_TRY(wefti_buffers_finish(b));
-    read_offsets(b);
+    read_locations(b);
     count_program_bytes(b);
     return WEFT_OK;
 }

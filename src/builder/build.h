@@ -402,7 +402,9 @@ weft_status wefti_buffer_part(wefti_emitter *b, int32_t of, int32_t micro, int64
                               int64_t bytes, int32_t *out) WEFT_CHECKED;
 weft_status wefti_buffer_persistent(wefti_emitter *b, int64_t bytes, const char *name,
                                     int32_t *out) WEFT_CHECKED;
-void wefti_buffer_use(wefti_emitter *b, int32_t buffer);         /* now */
+void wefti_buffer_use(wefti_emitter *b, int32_t buffer); /* now */
+/* The address of a buffer that has a place; -1: absent. */
+wefti_location wefti_buffer_location(const wefti_emitter *b, int32_t buffer);
 weft_status wefti_buffers_finish(wefti_emitter *b) WEFT_CHECKED; /* places buffers; fills in
                                                                             the offsets of steps */
 

@@ -6,8 +6,8 @@
 #include "backend/backend.h"
 #include "graph/graph.h"
 
-/* The place of an operand. arg >= 0: offset into that argument; WEFTI_REF_FRAME: offset into the
- * frame; WEFTI_REF_NONE: absent. */
+/* The place of an operand, in the space of what contains it. arg >= 0: offset into that argument;
+ * WEFTI_REF_FRAME: offset into the frame; WEFTI_REF_NONE: absent. */
 enum { WEFTI_REF_FRAME = -1, WEFTI_REF_NONE = -2 };
 typedef struct wefti_ref {
     int32_t arg;

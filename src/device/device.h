@@ -17,10 +17,8 @@
 #include <string.h>
 
 #include "base/pool.h"
+#include "device/location.h"
 #include "weft/types.h"
-
-/* Where bytes lie: in device memory, or in host memory that the device can copy. */
-typedef enum wefti_space { WEFTI_SPACE_DEVICE, WEFTI_SPACE_HOST } wefti_space;
 
 typedef struct wefti_byte_range {
     const void *memory;

@@ -9,28 +9,29 @@
 
 /* ---- instructions ---- */
 
-unsigned char *wefti_argument_address(const wefti_rank_device *d, const wefti_step *step,
-                                      int32_t arg) {
-    return d->memory + wefti_cursor_arg(step, &d->at, arg);
+wefti_location wefti_operand_location(const wefti_rank_device *d, const wefti_step *step,
+                                      wefti_ref ref) {
+    if (ref.arg == WEFTI_REF_NONE) return WEFTI_NOWHERE;
+    if (ref.arg == WEFTI_REF_FRAME) return wefti_location_plus(step->frame, ref.offset);
+    return wefti_location_plus(wefti_argument_location(d, step, ref.arg), ref.offset);
 }
 
-unsigned char *wefti_operand_address(const wefti_rank_device *d, const wefti_step *step,
-                                     wefti_ref ref) {
-    if (ref.arg == WEFTI_REF_NONE) return NULL;
-    if (ref.arg == WEFTI_REF_FRAME) return d->memory + step->frame + ref.offset;
-    return wefti_argument_address(d, step, ref.arg) + ref.offset;
+static weft_status copy(wefti_rank_device *d, wefti_location to, wefti_location from,
+                        int64_t bytes) {
+    return wefti_stream_copy(d->stream, wefti_rank_device_at(d, to), wefti_location_space(to),
+                             wefti_rank_device_at(d, from), wefti_location_space(from), bytes);
 }
 
 static weft_status run_move(wefti_rank_device *d, const wefti_step *step,
                             const wefti_instruction *x) {
-    unsigned char *to = wefti_operand_address(d, step, x->out[0]),
-                  *from = wefti_operand_address(d, step, x->in[0]);
+    const wefti_location to = wefti_operand_location(d, step, x->out[0]),
+                         from = wefti_operand_location(d, step, x->in[0]);
     wefti_rank_device_observe(d, to, x->bytes);
     if (x->add)
-        return wefti_stream_add(d->stream, x->dtype, to, from,
+        return wefti_stream_add(d->stream, x->dtype, wefti_rank_device_at(d, to),
+                                wefti_rank_device_at(d, from),
                                 x->bytes / (int64_t)weft_dtype_bytes(x->dtype));
-    return x->bytes ? wefti_stream_copy(d->stream, to, step->space, from, step->space, x->bytes)
-                    : WEFT_OK;
+    return x->bytes ? copy(d, to, from, x->bytes) : WEFT_OK;
 }
 
 /* The memory operands of one kernel call. */
@@ -69,17 +70,22 @@ static weft_status launch(wefti_rank_device *d, const wefti_run *run, const weft
     return status;
 }
 
+/* An operand's memory. `writes`: counts its bytes as used. */
+static void *operand_at(wefti_rank_device *d, const wefti_step *step, wefti_ref ref, bool writes,
+                        int64_t bytes) {
+    const wefti_location at = wefti_operand_location(d, step, ref);
+    if (writes && wefti_location_exists(at)) wefti_rank_device_observe(d, at, bytes);
+    return wefti_rank_device_at(d, at);
+}
+
 static weft_status run_kernel(wefti_rank_device *d, const wefti_step *step, const wefti_run *run,
                               const wefti_instruction *x) {
     operands o;
     const weft_node *n = x->node;
-    for (int i = 0; i < n->inputs; i++) o.in[i] = wefti_operand_address(d, step, x->in[i]);
-    for (int i = 0; i < n->outputs; i++) {
-        o.out[i] = wefti_operand_address(d, step, x->out[i]);
-        wefti_rank_device_observe(d, o.out[i], weft_desc_bytes(wefti_out(n, i)));
-    }
-    o.workspace = wefti_operand_address(d, step, x->workspace);
-    if (o.workspace) wefti_rank_device_observe(d, o.workspace, x->kernel->workspace_bytes);
+    for (int i = 0; i < n->inputs; i++) o.in[i] = operand_at(d, step, x->in[i], false, 0);
+    for (int i = 0; i < n->outputs; i++)
+        o.out[i] = operand_at(d, step, x->out[i], true, weft_desc_bytes(wefti_out(n, i)));
+    o.workspace = operand_at(d, step, x->workspace, true, x->kernel->workspace_bytes);
     return launch(d, run, x, &o);
 }
 
@@ -120,9 +126,8 @@ static weft_status check_finite(const wefti_rank_device *d, const wefti_step *st
         const weft_desc *desc = wefti_out(x->node, o);
         wefti_mapping m;
         if (!wefti_dtype_is_float(desc->dtype)) continue;
-        WEFT_TRY(wefti_device_map(wefti_device_of_space(d->device, step->space),
-                                  wefti_operand_address(d, step, x->out[o]), weft_desc_bytes(desc),
-                                  WEFTI_ACCESS_READ, &m));
+        WEFT_TRY(wefti_rank_device_map(d, wefti_operand_location(d, step, x->out[o]),
+                                       weft_desc_bytes(desc), WEFTI_ACCESS_READ, &m));
         WEFT_TRY(wefti_device_unmap(&m, check_output(step, x->node, o, m.data)));
     }
     return WEFT_OK;
@@ -214,9 +219,9 @@ static wefti_binding *binding_of(wefti_rank_device *d, const wefti_program *p) {
 static weft_status run_loss(wefti_rank_device *d, const wefti_program *p, const wefti_step *step,
                             const wefti_exec_options *options) {
     unsigned char bytes[sizeof(double)];
-    WEFT_TRY(wefti_stream_copy(d->stream, bytes, WEFTI_SPACE_HOST,
-                               wefti_argument_address(d, step, 0), step->space,
-                               (int64_t)weft_dtype_bytes(p->loss_dtype)));
+    const wefti_location at = wefti_argument_location(d, step, 0);
+    WEFT_TRY(wefti_stream_copy(d->stream, bytes, WEFTI_SPACE_HOST, wefti_rank_device_at(d, at),
+                               wefti_location_space(at), (int64_t)weft_dtype_bytes(p->loss_dtype)));
     WEFT_TRY(wefti_stream_finish(d->stream));
     double loss = wefti_load(p->loss_dtype, bytes, 0);
     d->loss += loss;
@@ -231,11 +236,11 @@ static weft_status run_loss(wefti_rank_device *d, const wefti_program *p, const 
 }
 
 static weft_status run_copy(wefti_rank_device *d, const wefti_step *step) {
-    unsigned char *to = wefti_argument_address(d, step, 0);
-    const unsigned char *from = wefti_argument_address(d, step, 1);
+    const wefti_location to = wefti_argument_location(d, step, 0),
+                         from = wefti_argument_location(d, step, 1);
     for (int64_t i = 0; i < wefti_copy_rows(step); i++)
-        WEFT_TRY(wefti_stream_copy(d->stream, to + i * step->pitch[0], step->space,
-                                   from + i * step->pitch[1], step->space, step->bytes));
+        WEFT_TRY(copy(d, wefti_location_plus(to, i * step->pitch[0]),
+                      wefti_location_plus(from, i * step->pitch[1]), step->bytes));
     return WEFT_OK;
 }
 

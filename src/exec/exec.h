@@ -29,13 +29,22 @@ weft_status wefti_rank_device_take(wefti_rank_device *to, wefti_rank_device *fro
 wefti_comm *wefti_rank_device_comm(wefti_rank_device *device); /* NULL: alone */
 /* the device that owns the arena */
 wefti_device *wefti_rank_device_device(wefti_rank_device *device);
-unsigned char *wefti_rank_device_memory(wefti_rank_device *device); /* the arena's base */
+/* The pointer of an address, valid only for the owner of its bytes; NULL: the address is absent. */
+unsigned char *wefti_rank_device_at(const wefti_rank_device *device, wefti_location at);
+/* The device whose memory an address is in; NULL: host memory. */
+wefti_device *wefti_rank_device_owner(const wefti_rank_device *device, wefti_location at);
+/* Bytes at an address, for the host: see wefti_device_map and wefti_device_write. */
+weft_status wefti_rank_device_map(const wefti_rank_device *device, wefti_location at, int64_t bytes,
+                                  wefti_access access, wefti_mapping *out) WEFT_CHECKED;
+weft_status wefti_rank_device_write(const wefti_rank_device *device, wefti_location to,
+                                    const void *from, int64_t bytes) WEFT_CHECKED;
 int64_t wefti_rank_device_observed_peak(
     const wefti_rank_device *device); /* the highest byte that any executed step has used */
 /* Nanoseconds of all waits for transfers, which includes waits for other ranks. */
 int64_t wefti_rank_device_waited(const wefti_rank_device *device);
-/* Counts memory at `p` as used. Running steps does this by itself; feeding an input does not. */
-void wefti_rank_device_observe(wefti_rank_device *device, const void *p, int64_t bytes);
+/* Counts memory at an address as used. Running steps does this by itself; feeding an input does
+ * not. */
+void wefti_rank_device_observe(wefti_rank_device *device, wefti_location at, int64_t bytes);
 /* The mean loss over the microbatches, of the last section that computes a loss. */
 double wefti_rank_device_loss(const wefti_rank_device *device);
 void wefti_rank_device_trace(wefti_rank_device *device, wefti_trace *trace); /* NULL: off */

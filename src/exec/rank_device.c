@@ -23,16 +23,17 @@ static weft_status map_arena(wefti_rank_device *d) {
         WEFT_TRY(d->comm->engine->map(d->comm, d->device, (size_t)d->mapped, &p));
     else
         WEFT_TRY(d->device->table->allocate(d->device, WEFTI_SPACE_DEVICE, d->mapped, &p));
-    d->memory = p;
+    d->memory[WEFTI_SPACE_DEVICE] = p;
     return WEFT_OK;
 }
 
 static void unmap_arena(wefti_rank_device *d) {
-    if (!d->memory) return;
+    unsigned char *memory = d->memory[WEFTI_SPACE_DEVICE];
+    if (!memory) return;
     if (is_shared(d))
-        d->comm->engine->unmap(d->comm, d->device, d->memory, (size_t)d->mapped);
+        d->comm->engine->unmap(d->comm, d->device, memory, (size_t)d->mapped);
     else
-        d->device->table->free(d->device, WEFTI_SPACE_DEVICE, d->memory, d->mapped);
+        d->device->table->free(d->device, WEFTI_SPACE_DEVICE, memory, d->mapped);
 }
 
 /* ---- life ---- */
@@ -88,11 +89,10 @@ weft_status wefti_rank_device_take(wefti_rank_device *to, wefti_rank_device *fro
                  (long long)from->bytes, (long long)to->bytes);
     for (int64_t at = 0; at < bytes; at += TAKE_BYTES) {
         const int64_t part = bytes - at < TAKE_BYTES ? bytes - at : TAKE_BYTES;
+        const wefti_location begin = wefti_location_of(WEFTI_SPACE_DEVICE, at);
         wefti_mapping source, target;
-        WEFT_TRY(
-            wefti_device_map(from->device, from->memory + at, part, WEFTI_ACCESS_READ, &source));
-        weft_status status =
-            wefti_device_map(to->device, to->memory + at, part, WEFTI_ACCESS_WRITE, &target);
+        WEFT_TRY(wefti_rank_device_map(from, begin, part, WEFTI_ACCESS_READ, &source));
+        weft_status status = wefti_rank_device_map(to, begin, part, WEFTI_ACCESS_WRITE, &target);
         if (status >= 0) memcpy(target.data, source.data, (size_t)part);
         if (status >= 0) status = wefti_device_unmap(&target, WEFT_OK);
         WEFT_TRY(wefti_device_unmap(&source, status));
@@ -107,9 +107,6 @@ wefti_comm *wefti_rank_device_comm(wefti_rank_device *d) {
 }
 wefti_device *wefti_rank_device_device(wefti_rank_device *d) {
     return d->device;
-}
-unsigned char *wefti_rank_device_memory(wefti_rank_device *d) {
-    return d->memory;
 }
 int64_t wefti_rank_device_observed_peak(const wefti_rank_device *d) {
     return d->observed_peak;
@@ -130,9 +127,33 @@ double wefti_rank_device_loss(const wefti_rank_device *d) {
     return d->losses ? d->loss / d->losses : NAN;
 }
 
-void wefti_rank_device_observe(wefti_rank_device *d, const void *p, int64_t bytes) {
-    int64_t end = (const unsigned char *)p - d->memory + bytes;
-    if (end > d->observed_peak) d->observed_peak = end;
+/* ---- addresses ---- */
+
+unsigned char *wefti_rank_device_at(const wefti_rank_device *d, wefti_location at) {
+    if (!wefti_location_exists(at)) return NULL;
+    return d->memory[wefti_location_space(at)] + wefti_location_offset(at);
+}
+
+wefti_device *wefti_rank_device_owner(const wefti_rank_device *d, wefti_location at) {
+    return wefti_device_of_space(d->device, wefti_location_space(at));
+}
+
+weft_status wefti_rank_device_map(const wefti_rank_device *d, wefti_location at, int64_t bytes,
+                                  wefti_access access, wefti_mapping *out) {
+    return wefti_device_map(wefti_rank_device_owner(d, at), wefti_rank_device_at(d, at), bytes,
+                            access, out);
+}
+
+weft_status wefti_rank_device_write(const wefti_rank_device *d, wefti_location to, const void *from,
+                                    int64_t bytes) {
+    return wefti_device_write(wefti_rank_device_owner(d, to), wefti_rank_device_at(d, to), from,
+                              bytes);
+}
+
+void wefti_rank_device_observe(wefti_rank_device *d, wefti_location at, int64_t bytes) {
+    const int64_t end = wefti_location_offset(at) + bytes;
+    if (wefti_location_space(at) == WEFTI_SPACE_DEVICE && end > d->observed_peak)
+        d->observed_peak = end;
 }
 
 /* ---- start values ---- */
@@ -155,44 +176,43 @@ static void fill_block(void *context, int64_t task, int thread) {
                       left < FILL_BLOCK ? left : FILL_BLOCK, f->to);
 }
 
-/* Fills a tensor of the program. The tensor lies in the arena at `to`. */
 static weft_status fill_tensor(wefti_rank_device *d, const wefti_program *p, const wefti_tensor *x,
-                               unsigned char *to, uint64_t seed) {
+                               uint64_t seed) {
     wefti_mapping m;
     filling f = {.tensor = x,
                  .seed = seed,
                  .stream = wefti_stream_of(x->name),
                  .elems = weft_desc_elems(&x->desc)};
-    WEFT_TRY(wefti_device_map(wefti_device_of_space(d->device, x->space), to,
-                              weft_desc_bytes(&x->desc), WEFTI_ACCESS_WRITE, &m));
+    WEFT_TRY(wefti_rank_device_map(d, x->home, weft_desc_bytes(&x->desc), WEFTI_ACCESS_WRITE, &m));
     f.to = m.data;
     wefti_program_region(p, x, &f.box);
     wefti_pool_run(d->pool, (f.elems + FILL_BLOCK - 1) / FILL_BLOCK, fill_block, &f);
     return wefti_device_unmap(&m, WEFT_OK);
 }
 
+static weft_status clear(wefti_rank_device *d, wefti_location at, int64_t bytes) {
+    return wefti_stream_fill(d->stream, wefti_rank_device_at(d, at), wefti_location_space(at), 0,
+                             bytes);
+}
+
 weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p, uint64_t seed) {
     for (int32_t t = 0; t < p->tensor_count; t++) {
         const wefti_tensor *x = &p->tensors[t];
         if (x->role > WEFTI_TENSOR_OPTIMIZER) continue;
-        unsigned char *to = d->memory + x->offset;
         if (x->init.kind != WEFT_INIT_ZEROS)
-            WEFT_TRY(fill_tensor(d, p, x, to, seed));
+            WEFT_TRY(fill_tensor(d, p, x, seed));
         else if (d->used) /* new memory is already zero */
-            WEFT_TRY(wefti_stream_fill(d->stream, to, x->space, 0, weft_desc_bytes(&x->desc)));
+            WEFT_TRY(clear(d, x->home, weft_desc_bytes(&x->desc)));
     }
     return wefti_rank_device_seed(d, p);
 }
 
 weft_status wefti_rank_device_seed(wefti_rank_device *d, const wefti_program *p) {
     unsigned char one[sizeof(double)];
-    if (p->scalars >= 0)
-        WEFT_TRY(wefti_stream_fill(d->stream, d->memory + p->scalars, WEFTI_SPACE_DEVICE, 0,
-                                   sizeof(wefti_step_block)));
-    if (p->one >= 0) {
+    if (wefti_location_exists(p->scalars)) WEFT_TRY(clear(d, p->scalars, sizeof(wefti_step_block)));
+    if (wefti_location_exists(p->one)) {
         wefti_store(p->loss_dtype, one, 0, 1.0);
-        WEFT_TRY(wefti_device_write(d->device, d->memory + p->one, one,
-                                    (int64_t)weft_dtype_bytes(p->loss_dtype)));
+        WEFT_TRY(wefti_rank_device_write(d, p->one, one, (int64_t)weft_dtype_bytes(p->loss_dtype)));
     }
     return wefti_stream_publish(d->stream);
 }

@@ -33,7 +33,8 @@ struct wefti_rank_device {
     wefti_stream *transfers;  /* a posted transfer begins behind the work of this stream */
     wefti_event *computed;    /* `transfers` waits for `stream`, */
     wefti_event *transferred; /* and the other way round */
-    unsigned char *memory;    /* the arena, in device memory: the host must not touch it */
+    unsigned char *memory[WEFTI_SPACES]; /* the arena; in device memory the host must not touch
+                                            it. NULL: the space is empty */
     int64_t bytes, mapped, observed_peak;
     wefti_binding *bindings;
     int64_t binding_count, binding_cap;
@@ -56,11 +57,13 @@ struct wefti_rank_device {
 /* ---- exec.c ---- */
 
 /* The address of an argument of the running step. */
-unsigned char *wefti_argument_address(const wefti_rank_device *d, const wefti_step *step,
-                                      int32_t arg);
-/* The address of an operand in the arena; NULL if the operand is absent. */
-unsigned char *wefti_operand_address(const wefti_rank_device *d, const wefti_step *step,
-                                     wefti_ref ref);
+static inline wefti_location wefti_argument_location(const wefti_rank_device *d,
+                                                     const wefti_step *step, int32_t arg) {
+    return wefti_cursor_arg(step, &d->at, arg);
+}
+/* The address of an operand; absent if the operand is. */
+wefti_location wefti_operand_location(const wefti_rank_device *d, const wefti_step *step,
+                                      wefti_ref ref);
 
 /* Fails if this rank is to give up the section. */
 weft_status wefti_check_halted(const wefti_rank_device *d) WEFT_CHECKED;

@@ -8,15 +8,16 @@
 static const void *source_of(const wefti_rank_device *d, const wefti_step *step,
                              const wefti_instruction *x) {
     const weft_desc *desc = x->node->inputs ? wefti_in(x->node, 0) : NULL;
-    return desc && weft_desc_bytes(desc) ? wefti_operand_address(d, step, x->in[0]) : NULL;
+    if (!desc || !weft_desc_bytes(desc)) return NULL;
+    return wefti_rank_device_at(d, wefti_operand_location(d, step, x->in[0]));
 }
 static void *destination_of(wefti_rank_device *d, const wefti_step *step,
                             const wefti_instruction *x) {
     int64_t bytes = x->node->outputs ? weft_desc_bytes(wefti_out(x->node, 0)) : 0;
     if (!bytes) return NULL;
-    unsigned char *to = wefti_operand_address(d, step, x->out[0]);
+    const wefti_location to = wefti_operand_location(d, step, x->out[0]);
     wefti_rank_device_observe(d, to, bytes);
-    return to;
+    return wefti_rank_device_at(d, to);
 }
 
 /* The transfer of an instruction of the step's routine; x NULL: the step's own transfer. */
@@ -153,12 +154,13 @@ weft_status wefti_finish_part(wefti_rank_device *d, wefti_binding *b, const weft
 
 static weft_status begin_post(wefti_rank_device *d, wefti_binding *b, const wefti_step *step) {
     wefti_byte_range ranges[2];
-    unsigned char *source = wefti_argument_address(d, step, 0),
-                  *destination = wefti_argument_address(d, step, 1);
-    list_ranges(transfer_of(b, step, NULL), source, destination, ranges);
-    const void *from = ranges[0].bytes ? source : NULL;
-    unsigned char *to = ranges[1].bytes ? destination : NULL;
-    if (to) wefti_rank_device_observe(d, to, ranges[1].bytes);
+    const wefti_location destination = wefti_argument_location(d, step, 1);
+    list_ranges(transfer_of(b, step, NULL), NULL, NULL, ranges);
+    const void *from = NULL;
+    void *to = NULL;
+    if (ranges[0].bytes) from = wefti_rank_device_at(d, wefti_argument_location(d, step, 0));
+    if (ranges[1].bytes) to = wefti_rank_device_at(d, destination);
+    if (to) wefti_rank_device_observe(d, destination, ranges[1].bytes);
     return post(d, b, step->transfer, from, to);
 }
 

@@ -134,9 +134,9 @@ static int64_t place_of(const wefti_match_rank *r, const wefti_step *step, wefti
                         int64_t *out_stride) {
     *out_stride = 0;
     if (ref.arg == WEFTI_REF_NONE) return -1;
-    if (ref.arg == WEFTI_REF_FRAME) return step->frame + ref.offset;
+    if (ref.arg == WEFTI_REF_FRAME) return wefti_location_plus(step->frame, ref.offset).bits;
     if (step->strides) *out_stride = step->strides[ref.arg];
-    return wefti_cursor_arg(step, &r->at, ref.arg) + ref.offset;
+    return wefti_location_plus(wefti_cursor_arg(step, &r->at, ref.arg), ref.offset).bits;
 }
 
 /* Where the transfer of a step, or of an instruction of its routine, has its operand and its

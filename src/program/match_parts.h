@@ -37,8 +37,8 @@ typedef struct wefti_match_channel {
     int64_t used, capacity;
 } wefti_match_channel;
 
-/* A post in flight: its number in the channel, and the places of its source and its destination in
- * the arena, which move on by `stride` per iteration of a loop. */
+/* A post in flight: its number in the channel, and the addresses of its source and its destination
+ * as bits, which move on by `stride` per iteration of a loop. */
 typedef struct wefti_match_post {
     int64_t number, place[2], stride[2];
 } wefti_match_post;

@@ -171,7 +171,8 @@ static void add_tensor(print_json_writer *w, const wefti_program *p, const weft_
         add_int(w, "stride_bytes", t->stride);
     }
     add_place(w, p, &t->desc, &t->whole, plan ? &t->layout : NULL);
-    add_int(w, "offset", t->offset);
+    add_int(w, "offset", wefti_location_offset(t->home));
+    if (wefti_location_space(t->home) == WEFTI_SPACE_HOST) add_text(w, "space", "host");
     add_begin(w, p, plan, t);
     close(w, '}');
 }

@@ -2,7 +2,7 @@
  *
  * Each cell body is compiled once into a routine: a flat list of prepared kernels. Operands of
  * kernels refer to the caller's arguments or to the routine's own frame. The schedule is a flat
- * list of steps. A step calls a routine with the arena offsets of its arguments. All buffers of all
+ * list of steps. A step calls a routine with the addresses of its arguments. All buffers of all
  * steps are placed in advance, by lifetime, in one arena. The arena's size is the predicted
  * peak.
  *
@@ -31,7 +31,7 @@ typedef enum wefti_step_kind {
     WEFTI_STEP_COPY, /* args[0] destination, args[1] source */
     WEFTI_STEP_LOSS, /* the loss is known: stop before any update if it is not finite */
     WEFTI_STEP_POST, /* begin a transfer of the partition: args[0] source, args[1]
-                        destination, -1: none */
+                        destination; each may be absent */
     WEFTI_STEP_WAIT  /* end the oldest post of the transfer */
 } wefti_step_kind;
 
@@ -44,13 +44,12 @@ typedef struct wefti_step {
     wefti_phase phase;
     const char *name; /* call path or parameter name */
     const wefti_routine *routine;
-    int64_t *args;      /* arena offsets; in a loop: of its first iteration */
-    int64_t *strides;   /* bytes that each argument moves on per iteration; NULL: none moves */
-    const char **names; /* names of the buffers that contain the arguments; NULL: no argument */
-    int32_t *params;    /* of each argument: the parameter's index in `tensors`, if the argument is
-                           a parameter or a copy gathered from its pieces; else -1 */
-    int64_t frame;      /* arena offset of the frame */
-    wefti_space space;  /* the memory that contains the arguments and the frame */
+    wefti_location *args; /* in a loop: of its first iteration */
+    int64_t *strides;     /* bytes that each argument moves on per iteration; NULL: none moves */
+    const char **names;   /* names of the buffers that contain the arguments; NULL: no argument */
+    int32_t *params; /* of each argument: the parameter's index in `tensors`, if the argument is
+                        a parameter or a copy gathered from its pieces; else -1 */
+    wefti_location frame; /* 0: the routine has none */
     union {
         int64_t bytes;    /* COPY: number of bytes, of a row */
         int32_t transfer; /* POST, WAIT: index in the partition */
@@ -95,7 +94,7 @@ typedef enum wefti_tensor_role {
     WEFTI_TENSOR_GRADIENT   /* an output: the gradient of a parameter, kept to be read */
 } wefti_tensor_role;
 
-/* A named tensor at an offset of the arena. `desc` is this rank's region of `whole`, as `layout`
+/* A named tensor in memory. `desc` is this rank's region of `whole`, as `layout`
  * gives it on the program's mesh; without a plan it is the whole. */
 typedef struct wefti_tensor {
     const char *name;
@@ -104,12 +103,11 @@ typedef struct wefti_tensor {
     int32_t state; /* OPTIMIZER: number of the state in the optimizer's rule; else 0 */
     weft_desc desc;
     weft_init init;
-    int64_t offset;
-    wefti_space space; /* the memory that contains it */
-    bool frozen;       /* PARAM: training does not change it */
+    wefti_location home;
+    bool frozen; /* PARAM: training does not change it */
     weft_desc whole;
     wefti_layout layout;
-    /* Inputs of programs that run all microbatches in one section: microbatch m lies at offset + m
+    /* Inputs of programs that run all microbatches in one section: microbatch m lies at home + m
      * * stride. Other tensors: 1 and 0. */
     int32_t microbatches;
     int64_t stride;
@@ -120,8 +118,8 @@ typedef struct wefti_tensor {
 typedef struct wefti_piece {
     const char *name;
     wefti_tensor_role role;
-    int32_t tensor; /* of this program: it contains the piece; -1: only `offset` has it */
-    int64_t offset; /* of a copy, which is contiguous; -1: the tensor has it */
+    int32_t tensor;      /* of this program: it contains the piece; -1: only `home` has it */
+    wefti_location home; /* of a copy, which is contiguous; absent: the tensor has it */
     weft_desc desc, whole;
     wefti_layout layout; /* of the pieces of `whole` on the mesh of its device */
     weft_init init;
@@ -187,15 +185,14 @@ typedef struct wefti_program {
                                  arena */
     int64_t transient_bytes;  /* all other buffers: from `transient_base` up */
     int64_t transient_base;
-    int64_t peak_bytes;    /* transient_base + transient_bytes: the predicted peak */
-    int64_t program_bytes; /* of the host's memory: the program itself, with its graph, partition,
-                              routines and kernels; known when the program is complete */
-    int64_t scalars;       /* offset of f32 [8]: learning rate, step, gradient scale */
-    int64_t one;           /* offset of the constant 1 that seeds the backward pass */
-    int64_t loss;          /* offset of the loss, -1: none */
+    int64_t peak_bytes;     /* transient_base + transient_bytes: the predicted peak */
+    int64_t program_bytes;  /* of the host's memory: the program itself, with its graph, partition,
+                               routines and kernels; known when the program is complete */
+    wefti_location scalars; /* f32 [8]: learning rate, step, gradient scale; or absent */
+    wefti_location one;     /* the constant 1 that seeds the backward pass; or absent */
+    wefti_location loss;    /* absent: none */
     weft_dtype loss_dtype;
-    int64_t norms;          /* offset of [trained parameters]: squares of gradients, with
-                               clipping */
+    wefti_location norms;   /* [trained parameters]: squares of gradients, with clipping */
     weft_dtype norms_dtype; /* f64 if any parameter is f64, else f32 */
     int32_t norm_count;
     const char **norm_names; /* [norm_count]: the parameter of each square */
@@ -240,10 +237,11 @@ static inline const wefti_loop *wefti_cursor_loop(const wefti_program *p, wefti_
 }
 /* The microbatch of the step at a cursor. */
 int32_t wefti_cursor_micro(const wefti_program *p, wefti_section s, const wefti_cursor *at);
-/* The offset of an argument of the step at a cursor, -1: absent. */
-static inline int64_t wefti_cursor_arg(const wefti_step *step, const wefti_cursor *at,
-                                       int32_t arg) {
-    return step->args[arg] + (step->strides ? at->iteration * step->strides[arg] : 0);
+/* The address of an argument of the step at a cursor. */
+static inline wefti_location wefti_cursor_arg(const wefti_step *step, const wefti_cursor *at,
+                                              int32_t arg) {
+    return wefti_location_plus(step->args[arg],
+                               step->strides ? at->iteration * step->strides[arg] : 0);
 }
 void wefti_cursor_next(const wefti_program *p, wefti_section s, wefti_cursor *at);
 /* How often step `step` of a section runs. */

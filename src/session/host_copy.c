@@ -10,6 +10,7 @@ struct wefti_host_copy {
     wefti_device *device;
     const wefti_view *view; /* NULL: programs share the tensor */
     wefti_tensor_role role;
+    wefti_location home;
     void *memory; /* of the device */
     void *data;   /* the caller's */
     int64_t bytes;
@@ -52,6 +53,7 @@ weft_status wefti_host_copy_of(weft_session *s, const wefti_view *view, int inde
                                .device = piece->device,
                                .view = is_shared(t->role) ? NULL : view,
                                .role = t->role,
+                               .home = piece->home,
                                .memory = piece->data,
                                .bytes = wefti_piece_bytes(&t->whole, piece)};
         c->data = wefti_calloc(1, (size_t)c->bytes + 1);
@@ -105,13 +107,10 @@ weft_status wefti_host_copy_refresh(const weft_session *s, const wefti_view *vie
     return c ? pull(c) : WEFT_OK;
 }
 
-void wefti_host_copies_move(weft_session *s, wefti_rank_device *from, wefti_rank_device *to,
-                            int64_t bytes) {
-    const unsigned char *old = wefti_rank_device_memory(from);
+void wefti_host_copies_move(weft_session *s, wefti_rank_device *from, wefti_rank_device *to) {
     for (wefti_host_copy *c = s->host_copies; c; c = c->next) {
-        const unsigned char *at = c->memory;
-        if (c->device != wefti_rank_device_device(from) || at < old || at >= old + bytes) continue;
-        c->memory = wefti_rank_device_memory(to) + (at - old);
+        if (c->device != wefti_rank_device_device(from)) continue;
+        c->memory = wefti_rank_device_at(to, c->home);
         c->device = wefti_rank_device_device(to);
     }
 }

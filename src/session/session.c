@@ -153,14 +153,15 @@ weft_status wefti_session_set_scalar(const weft_session *s, size_t place, double
     const size_t f32 = offsetof(wefti_step_block, f32) + place * sizeof single;
     const size_t f64 = offsetof(wefti_step_block, f64) + place * sizeof value;
     for (int32_t r = 0; r < s->devices; r++) {
-        if (!wefti_session_has(s, r) || s->views[0]->programs[r]->scalars < 0) continue;
+        if (!wefti_session_has(s, r) || !wefti_location_exists(s->views[0]->programs[r]->scalars))
+            continue;
         wefti_rank_device *d = wefti_workers_device(s->workers, r);
-        unsigned char *at = wefti_rank_device_memory(d) + s->views[0]->programs[r]->scalars;
-        weft_status status =
-            wefti_device_write(wefti_rank_device_device(d), at + f32, &single, sizeof single);
+        const wefti_location at = s->views[0]->programs[r]->scalars;
+        weft_status status = wefti_rank_device_write(d, wefti_location_plus(at, (int64_t)f32),
+                                                     &single, sizeof single);
         if (status >= 0)
-            status =
-                wefti_device_write(wefti_rank_device_device(d), at + f64, &value, sizeof value);
+            status = wefti_rank_device_write(d, wefti_location_plus(at, (int64_t)f64), &value,
+                                             sizeof value);
         WEFT_TRY(wefti_fail_world(s->world, status));
     }
     return WEFT_OK;
@@ -236,9 +237,9 @@ static weft_status norm_at(const weft_session *s, int32_t rank, double *out,
     wefti_rank_device *d = wefti_workers_device(s->workers, rank);
     wefti_mapping squares;
     double sum = 0;
-    WEFT_TRY(wefti_device_map(wefti_rank_device_device(d), wefti_rank_device_memory(d) + p->norms,
-                              p->norm_count * (int64_t)weft_dtype_bytes(p->norms_dtype),
-                              WEFTI_ACCESS_READ, &squares));
+    WEFT_TRY(wefti_rank_device_map(d, p->norms,
+                                   p->norm_count * (int64_t)weft_dtype_bytes(p->norms_dtype),
+                                   WEFTI_ACCESS_READ, &squares));
     const char *name = NULL;
     for (int32_t i = 0; i < p->norm_count; i++) {
         double square = wefti_load(p->norms_dtype, squares.data, i);

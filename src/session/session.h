@@ -56,6 +56,7 @@ int64_t wefti_session_observed(const weft_session *session, int32_t rank);
 typedef struct wefti_session_piece {
     int32_t rank;
     wefti_region box;
+    wefti_location home;  /* in its device's memory */
     void *data;           /* NULL: of another process */
     wefti_device *device; /* the owner of `data`; NULL: host memory */
     bool counts;          /* the regions of counting pieces cover the tensor, each element once */

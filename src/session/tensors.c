@@ -76,7 +76,7 @@ weft_status wefti_session_scatter(const weft_session *s, const wefti_view *view,
 
 void wefti_session_observe(const weft_session *s, const wefti_view_tensor *t,
                            const wefti_session_piece *piece) {
-    wefti_rank_device_observe(wefti_workers_device(s->workers, piece->rank), piece->data,
+    wefti_rank_device_observe(wefti_workers_device(s->workers, piece->rank), piece->home,
                               wefti_piece_bytes(&t->whole, piece));
 }
 

@@ -141,7 +141,7 @@ static void describe(wefti_site *site, const wefti_program *p) {
                        .tensor_count = p->tensor_count,
                        .holder = p->holder,
                        .fused = {p->fused[0], p->fused[1], p->fused[2]},
-                       .has_loss = p->loss >= 0,
+                       .has_loss = wefti_location_exists(p->loss),
                        .updates = p->step_count[WEFTI_SECTION_UPDATE] > 0,
                        .alone =
                            p->gather_from >= 0 &&
@@ -357,10 +357,10 @@ weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_
         piece->rank = r;
         wefti_rank_device *device =
             wefti_session_has(s, r) ? wefti_workers_device(s->workers, r) : NULL;
-        int64_t offset = t->offset + microbatch_of(s, v, &v->tensors[index]) * t->stride;
-        piece->data = device ? wefti_rank_device_memory(device) + offset : NULL;
-        piece->device =
-            device ? wefti_device_of_space(wefti_rank_device_device(device), t->space) : NULL;
+        piece->home =
+            wefti_location_plus(t->home, microbatch_of(s, v, &v->tensors[index]) * t->stride);
+        piece->data = device ? wefti_rank_device_at(device, piece->home) : NULL;
+        piece->device = device ? wefti_rank_device_owner(device, piece->home) : NULL;
         piece->box = wefti_site_region(site, t);
         /* Each stage that reads a parameter has a term of its gradient. Other tensors of several
          * stages are copies. */

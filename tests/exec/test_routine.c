@@ -161,8 +161,7 @@ static bool guard_is_whole(const unsigned char *at, int64_t from, int64_t to) {
 }
 
 static weft_status map_arena(wefti_rank_device *device, int64_t bytes, wefti_mapping *out) {
-    return wefti_device_map(wefti_rank_device_device(device), wefti_rank_device_memory(device),
-                            bytes, WEFTI_ACCESS_UPDATE, out);
+    return wefti_rank_device_map(device, (wefti_location){0}, bytes, WEFTI_ACCESS_UPDATE, out);
 }
 
 /* Run it once in memory of all ones (NaN), then compare. `written[i]`: input i is written in place.
@@ -184,11 +183,14 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
         for (int64_t e = 0; e < weft_desc_elems(in_desc(b, i)); e++)
             wefti_store(in_desc(b, i)->dtype, in_place_of(t, memory, i), e, t->in[i][e]);
     assert_int_equal(wefti_device_unmap(&m, WEFT_OK), WEFT_OK);
+    wefti_location args[MOST];
+    for (int32_t a = 0; a < r->args; a++)
+        args[a] = wefti_location_of(WEFTI_SPACE_DEVICE, t->offset[a]);
     wefti_step step = {.kind = WEFTI_STEP_CALL,
                        .name = "cell",
                        .routine = r,
-                       .args = t->offset,
-                       .frame = frame,
+                       .args = args,
+                       .frame = {frame},
                        .stream = stream.call_stream,
                        .tensor = -1,
                        .to = r->code_count,

@@ -52,18 +52,19 @@ static void work_of_kernels_is_done_in_order(void **state) {
     wefti_routine_spec spec = {
         .body = g->cells[0], .prepare = {.threads = 1}, .backends = backends};
     ASSERT_OK(wefti_routine_compile(&spec, &r));
-    int64_t bytes = (int64_t)sizeof(float) * ELEMS, args[] = {0, (bytes + 63) & ~(int64_t)63};
-    int64_t frame = 2 * args[1];
+    const int64_t bytes = (int64_t)sizeof(float) * ELEMS, second = (bytes + 63) & ~(int64_t)63;
+    wefti_location args[] = {{0}, {second}};
+    int64_t frame = 2 * second;
     ASSERT_OK(wefti_rank_device_create(1, frame + r->frame_bytes, NULL, &device));
     wefti_device *d = wefti_rank_device_device(device);
-    unsigned char *memory = wefti_rank_device_memory(device);
+    unsigned char *memory = wefti_rank_device_at(device, args[0]);
     float given[ELEMS], got[ELEMS];
     for (int i = 0; i < ELEMS; i++) given[i] = (float)i;
     ASSERT_OK(wefti_device_write(d, memory, given, bytes));
     wefti_step step = {.kind = WEFTI_STEP_CALL,
                        .routine = r,
                        .args = args,
-                       .frame = frame,
+                       .frame = {frame},
                        .tensor = -1,
                        .to = r->code_count,
                        .parts = 1,
@@ -74,7 +75,7 @@ static void work_of_kernels_is_done_in_order(void **state) {
     ASSERT_OK(wefti_rank_device_run(device, &program, WEFTI_SECTION_FIRST,
                                     &(wefti_exec_options){.check_finite = true}));
     assert_int_equal(launched, KERNELS);
-    ASSERT_OK(wefti_device_read(d, got, memory + args[1], bytes));
+    ASSERT_OK(wefti_device_read(d, got, memory + second, bytes));
     assert_memory_equal(got, given, sizeof given);
     wefti_rank_device_destroy(device);
     wefti_routine_destroy(r);

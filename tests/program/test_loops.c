@@ -128,16 +128,20 @@ static shadow shadow_of(const wefti_program *p) {
         const wefti_tensor *t = &p->tensors[i];
         if (t->role == WEFTI_TENSOR_OUTPUT) continue;
         for (int32_t m = 0; m < t->microbatches; m++)
-            fill(&s, t->offset + m * t->stride, weft_desc_bytes(&t->desc),
+            fill(&s, wefti_location_offset(t->home) + m * t->stride, weft_desc_bytes(&t->desc),
                  wefti_digest_number(wefti_digest_text(1, t->name), (uint64_t)m));
     }
-    if (p->one >= 0) fill(&s, p->one, 64, 2);
+    if (wefti_location_exists(p->one)) fill(&s, wefti_location_offset(p->one), 64, 2);
     return s;
 }
 
+static int64_t argument(const shadow *s, const wefti_step *step, int32_t arg) {
+    return wefti_location_offset(wefti_cursor_arg(step, &s->at, arg));
+}
+
 static int64_t place(const shadow *s, const wefti_step *step, wefti_ref ref) {
-    if (ref.arg == WEFTI_REF_FRAME) return step->frame + ref.offset;
-    return wefti_cursor_arg(step, &s->at, ref.arg) + ref.offset;
+    if (ref.arg == WEFTI_REF_FRAME) return wefti_location_offset(step->frame) + ref.offset;
+    return argument(s, step, ref.arg) + ref.offset;
 }
 
 /* Runs one instruction; returns what it read. Values differ by step, instruction and operand. */
@@ -176,19 +180,18 @@ static uint64_t run(shadow *s, const wefti_step *step) {
         return seen;
     case WEFTI_STEP_COPY:
         for (int64_t i = 0; i < wefti_copy_rows(step); i++)
-            seen =
-                look(s, seen, wefti_cursor_arg(step, &s->at, 1) + i * step->pitch[1], step->bytes);
+            seen = look(s, seen, argument(s, step, 1) + i * step->pitch[1], step->bytes);
         for (int64_t i = 0; i < wefti_copy_rows(step); i++)
-            fill(s, wefti_cursor_arg(step, &s->at, 0) + i * step->pitch[0], step->bytes, seen);
+            fill(s, argument(s, step, 0) + i * step->pitch[0], step->bytes, seen);
         return seen;
     case WEFTI_STEP_LOSS:
-        return look(s, seen, wefti_cursor_arg(step, &s->at, 0), 4);
+        return look(s, seen, argument(s, step, 0), 4);
     case WEFTI_STEP_POST:
     case WEFTI_STEP_WAIT:
-        if (step->args[0] >= 0 && (bytes = moved(s, step, false)))
-            seen = look(s, seen, wefti_cursor_arg(step, &s->at, 0), bytes);
-        if (step->args[1] >= 0 && (bytes = moved(s, step, true)))
-            fill(s, wefti_cursor_arg(step, &s->at, 1), bytes, seen);
+        if (wefti_location_exists(step->args[0]) && (bytes = moved(s, step, false)))
+            seen = look(s, seen, argument(s, step, 0), bytes);
+        if (wefti_location_exists(step->args[1]) && (bytes = moved(s, step, true)))
+            fill(s, argument(s, step, 1), bytes, seen);
         return seen;
     }
     return seen;
@@ -310,7 +313,7 @@ static int32_t find_wait(const wefti_step *steps, int32_t count, int32_t post) {
 
 /* Alters one iteration, which has `count` steps. Returns its new number of steps. */
 static int32_t alter(wefti_step *steps, int32_t count, fault what) {
-    static int64_t other[2];
+    static wefti_location other[2];
     int32_t post = 0, wait;
     while (steps[post].kind != WEFTI_STEP_POST) post++;
     switch (what) {
@@ -324,7 +327,7 @@ static int32_t alter(wefti_step *steps, int32_t count, fault what) {
         break;
     case OTHER_POST: /* the wait is for other memory than the oldest post */
         wait = find_wait(steps, count, post);
-        for (int a = 0; a < 2; a++) other[a] = steps[wait].args[a] + 64;
+        for (int a = 0; a < 2; a++) other[a] = wefti_location_plus(steps[wait].args[a], 64);
         steps[wait].args = other;
         break;
     case NO_FAULT:

@@ -535,7 +535,7 @@ static void test_faults(void **state) {
 static bool wait_alike(const wefti_step *a, const wefti_step *b) {
     if (a->kind != b->kind) return false;
     if (a->kind == WEFTI_STEP_WAIT)
-        return a->transfer == b->transfer && (a->args[0] != b->args[0] || a->args[1] != b->args[1]);
+        return a->transfer == b->transfer && memcmp(a->args, b->args, 2 * sizeof *a->args);
     return a->kind == WEFTI_STEP_CALL && a->waits > 0 && a->routine == b->routine &&
            a->from == b->from && a->part == b->part && a->waits == b->waits;
 }
@@ -543,7 +543,7 @@ static bool wait_alike(const wefti_step *a, const wefti_step *b) {
 static bool is_post_of(const wefti_step *post, const wefti_step *wait) {
     if (wait->kind == WEFTI_STEP_WAIT)
         return post->kind == WEFTI_STEP_POST && post->transfer == wait->transfer &&
-               post->args[0] == wait->args[0] && post->args[1] == wait->args[1];
+               !memcmp(post->args, wait->args, 2 * sizeof *post->args);
     return post->kind == WEFTI_STEP_CALL && post->routine == wait->routine &&
            post->part + 1 == wait->part &&
            !memcmp(post->args, wait->args, (size_t)post->routine->args * sizeof *post->args);

@@ -80,7 +80,9 @@ static void check_memory(uint64_t seed, const wefti_program *p) {
             const wefti_step *step = &p->steps[s][k];
             const bool call = step->kind == WEFTI_STEP_CALL;
             const int64_t frame =
-                call && step->routine->frame_bytes ? step->frame + step->routine->frame_bytes : 0;
+                call && step->routine->frame_bytes
+                    ? wefti_location_offset(step->frame) + step->routine->frame_bytes
+                    : 0;
             if (step->used_bytes > most) most = step->used_bytes;
             assert_true(step->alive_bytes <= p->peak_bytes);
             if (frame > step->used_bytes)
@@ -88,8 +90,8 @@ static void check_memory(uint64_t seed, const wefti_program *p) {
                          (unsigned long long)seed, p->rank, step->name, (long long)frame,
                          (long long)step->used_bytes);
             for (int32_t a = 0; call && a < step->routine->args; a++)
-                if (step->args[a] >= 0 && !step->strides)
-                    assert_true(step->args[a] <= step->used_bytes);
+                if (wefti_location_exists(step->args[a]) && !step->strides)
+                    assert_true(wefti_location_offset(step->args[a]) <= step->used_bytes);
         }
     if (most != p->peak_bytes)
         fail_msg("seed %llu, rank %d: the steps use up to %lld bytes, the peak is %lld",

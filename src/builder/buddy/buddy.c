@@ -204,7 +204,7 @@ static weft_status add_piece(wefti_emitter *b, listing *l, bool copy, const weft
     wefti_piece *to = &l->pieces[l->count++];
     *to = *piece;
     to->tensor = -1;
-    to->offset = -1;
+    to->home = WEFTI_NOWHERE;
     *out_buffer = -1;
     if (copy)
         return wefti_buffer_persistent(b, weft_desc_bytes(&piece->desc),
@@ -335,5 +335,5 @@ weft_status wefti_buddy_update(wefti_emitter *b) {
 void wefti_buddy_place(wefti_emitter *b) {
     for (int32_t i = 0; b->buddy && i < b->p->copy_count; i++)
         if (b->buddy->copies[i] >= 0)
-            b->p->copies[i].offset = b->buffers[b->buddy->copies[i]].life.offset;
+            b->p->copies[i].home = wefti_buffer_location(b, b->buddy->copies[i]);
 }

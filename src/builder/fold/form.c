@@ -59,20 +59,20 @@ static uint64_t add_routine(uint64_t digest, const wefti_program *p, const wefti
     return digest;
 }
 
-/* The offset of an argument; the offset of a parameter that contains it. */
-static int64_t place_of(const wefti_program *p, int64_t offset) {
+/* The address of an argument, as bits; the address of a parameter that contains it. */
+static int64_t place_of(const wefti_program *p, wefti_location at) {
     for (int32_t i = 0; i < p->tensor_count; i++) {
         const wefti_tensor *t = &p->tensors[i];
-        if (t->role == WEFTI_TENSOR_PARAM && offset >= t->offset &&
-            offset < t->offset + weft_desc_bytes(&t->desc))
-            return t->offset;
+        if (t->role == WEFTI_TENSOR_PARAM && at.bits >= t->home.bits &&
+            at.bits < t->home.bits + weft_desc_bytes(&t->desc))
+            return t->home.bits;
     }
-    return offset;
+    return at.bits;
 }
 
 static uint64_t add_step(uint64_t digest, const wefti_program *p, const wefti_step *s) {
     digest = wefti_digest_text(add(add(digest, s->kind), s->phase), s->name);
-    digest = add(add(add(digest, s->frame), s->space), s->micro);
+    digest = add(add(digest, s->frame.bits), s->micro);
     digest = add(add(add(add(digest, s->from), s->to), s->part), s->parts);
     digest = add(wefti_digest_number(digest, s->stream), s->tensor);
     int32_t args = 2;
@@ -89,7 +89,7 @@ static uint64_t add_step(uint64_t digest, const wefti_program *p, const wefti_st
 static uint64_t add_tensor(uint64_t digest, const wefti_tensor *t) {
     digest = wefti_digest_text(add(digest, t->role), t->name);
     digest = add_desc(add_desc(digest, &t->desc), &t->whole);
-    digest = add(add(add(digest, t->offset), t->microbatches), t->stride);
+    digest = add(add(add(digest, t->home.bits), t->microbatches), t->stride);
     digest = add(add(digest, t->layout.sum), t->layout.max);
     for (int d = 0; d < t->whole.rank; d++) {
         const wefti_dim_split *split = &t->layout.dim[d];
@@ -102,7 +102,7 @@ static uint64_t add_tensor(uint64_t digest, const wefti_tensor *t) {
 uint64_t wefti_program_form(const wefti_program *p) {
     uint64_t digest = add(add(add(8, p->peak_bytes), p->persistent_bytes), p->saved_bytes);
     digest = add(add(add(digest, p->transient_base), p->transient_bytes), p->mesh.first);
-    digest = add(add(add(digest, p->scalars), p->one), p->loss);
+    digest = add(add(add(digest, p->scalars.bits), p->one.bits), p->loss.bits);
     digest = wefti_digest_real(wefti_digest_real(digest, p->forward_flops), p->backward_flops);
     for (int k = 0; k < 3; k++) digest = add(digest, p->fused[k]);
     for (int32_t i = 0; i < p->tensor_count; i++) digest = add_tensor(digest, &p->tensors[i]);

@@ -43,18 +43,18 @@ static weft_status move_bytes(wefti_state_stream *x, wefti_device *device, void 
 
 /* ---- tensors ---- */
 
-/* A region of a tensor, or of a copy, that lies at an offset of a device's memory. */
+/* A region of a tensor, or of a copy, in a device's memory. */
 typedef struct state_place {
     const char *name;
-    int64_t offset;
+    wefti_location home;
     weft_desc desc;    /* of what lies there */
     wefti_region part; /* in its coordinates */
 } state_place;
 
 typedef weft_status of_place(const state_place *at, void *context);
 
-static state_place whole_of(const char *name, int64_t offset, const weft_desc *desc) {
-    state_place x = {.name = name, .offset = offset, .desc = *desc};
+static state_place whole_of(const char *name, wefti_location home, const weft_desc *desc) {
+    state_place x = {.name = name, .home = home, .desc = *desc};
     for (int d = 0; d < desc->rank; d++) x.part.size[d] = desc->shape[d];
     return x;
 }
@@ -69,13 +69,13 @@ static weft_status for_pieces(const wefti_program *p, const wefti_piece *pieces,
                               of_place *call, void *context) {
     for (int32_t i = 0; i < count; i++) {
         const wefti_piece *x = &pieces[i];
-        state_place at = whole_of(x->name, x->offset, &x->desc);
+        state_place at = whole_of(x->name, x->home, &x->desc);
         if (x->tensor >= 0) {
             const wefti_tensor *t = &p->tensors[x->tensor];
             wefti_region piece, all;
             wefti_layout_region(&x->layout, &p->mesh, &x->whole, p->rank, &piece);
             wefti_program_region(p, t, &all);
-            at.offset = t->offset;
+            at.home = t->home;
             at.desc = t->desc;
             for (int d = 0; d < x->desc.rank; d++) {
                 at.part.begin[d] = piece.begin[d] - all.begin[d];
@@ -94,7 +94,7 @@ static weft_status for_all(const weft_session *s, int32_t rank, of_place *call, 
         for (int32_t t = 0; t < p->tensor_count; t++) {
             const wefti_tensor *x = &p->tensors[t];
             if (!is_kept(x) || (i && wefti_program_tensor(first, x->name))) continue;
-            const state_place at = whole_of(x->name, x->offset, &x->desc);
+            const state_place at = whole_of(x->name, x->home, &x->desc);
             WEFT_TRY(call(&at, context));
         }
     }
@@ -114,7 +114,7 @@ static weft_status for_each(const wefti_state_stream *x, wefti_given what, int32
     case WEFTI_GIVEN_COPIES:
         return for_pieces(p, p->copies, p->copy_count, call, context);
     case WEFTI_GIVEN_TENSOR:
-        at = whole_of(p->tensors[x->tensor].name, p->tensors[x->tensor].offset,
+        at = whole_of(p->tensors[x->tensor].name, p->tensors[x->tensor].home,
                       &p->tensors[x->tensor].desc);
         return call(&at, context);
     }
@@ -161,10 +161,11 @@ static weft_status move_place(const state_place *at, void *context) {
         int64_t element = 0;
         for (int i = 0; i < at->desc.rank; i++)
             element = element * at->desc.shape[i] + at->part.begin[i] + index[i];
-        unsigned char *memory = wefti_rank_device_memory(d) + at->offset +
-                                element * (int64_t)weft_dtype_bytes(at->desc.dtype);
-        if (!m->x->gives) wefti_rank_device_observe(d, memory, run);
-        WEFT_TRY(move_bytes(m->x, wefti_rank_device_device(d), memory, run));
+        const wefti_location home =
+            wefti_location_plus(at->home, element * (int64_t)weft_dtype_bytes(at->desc.dtype));
+        if (!m->x->gives) wefti_rank_device_observe(d, home, run);
+        WEFT_TRY(
+            move_bytes(m->x, wefti_rank_device_owner(d, home), wefti_rank_device_at(d, home), run));
         for (k = outer - 1; k >= 0 && ++index[k] == at->part.size[k]; k--) index[k] = 0;
     }
     return WEFT_OK;

@@ -10,9 +10,8 @@ static weft_status open_copy(const state_move *m, const moved_tensor *x, move_so
     weft_session *s = m->from;
     const wefti_piece *copy = wefti_move_copy(s, x->of->name);
     wefti_rank_device *d = wefti_workers_device(s->workers, s->me);
-    WEFT_TRY(wefti_device_map(wefti_rank_device_device(d),
-                              wefti_rank_device_memory(d) + copy->offset,
-                              weft_desc_bytes(&copy->desc), WEFTI_ACCESS_READ, &out->map));
+    WEFT_TRY(wefti_rank_device_map(d, copy->home, weft_desc_bytes(&copy->desc), WEFTI_ACCESS_READ,
+                                   &out->map));
     out->data = out->map.data;
     return WEFT_OK;
 }

@@ -205,13 +205,14 @@ static const wefti_step *forward_step(const wefti_program *p, const char *name) 
     return NULL;
 }
 
-/* How many forward calls read the buffer at an offset. */
-static int32_t readers_of(const wefti_program *p, int64_t offset) {
+/* How many forward calls read the buffer at an address. */
+static int32_t readers_of(const wefti_program *p, wefti_location at) {
     int32_t readers = 0;
     for (int32_t i = 0; i < p->step_count[WEFTI_SECTION_FIRST]; i++) {
         const wefti_step *s = &p->steps[WEFTI_SECTION_FIRST][i];
         if (s->kind != WEFTI_STEP_CALL || s->phase != WEFTI_FORWARD || s->part) continue;
-        for (int32_t a = 0; a < s->routine->inputs; a++) readers += s->args[a] == offset;
+        for (int32_t a = 0; a < s->routine->inputs; a++)
+            readers += wefti_location_equal(s->args[a], at);
     }
     return readers;
 }
@@ -225,9 +226,9 @@ int64_t wefti_joint_kept_bytes(const wefti_program *p, const wefti_step *backwar
         bool same = false;
         if (backward->params && backward->params[a] >= 0) continue;
         for (int32_t f = 0; f < forward->routine->inputs; f++)
-            same |= forward->args[f] == backward->args[a] &&
+            same |= wefti_location_equal(forward->args[f], backward->args[a]) &&
                     !(forward->params && forward->params[f] >= 0);
-        if (same && backward->args[a] >= p->persistent_bytes &&
+        if (same && wefti_location_offset(backward->args[a]) >= p->persistent_bytes &&
             readers_of(p, backward->args[a]) == 1)
             bytes += value_bytes(backward->routine->body, backward->routine->body->in[a]);
     }
