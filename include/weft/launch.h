@@ -54,6 +54,13 @@ typedef struct weft_launch_options {
      * exit code 75, or because it is silent. Only once all ranks run with recovery. 0: never, and
      * the job ends with the first such rank. The same on all hosts. */
     int restarts;
+    /* A restart no longer counts after so long; 0: 3600. The same on all hosts. */
+    double restart_window_seconds;
+    /* A command line for /bin/sh, run beside the job for each restart that this launcher makes. Its
+     * environment says WEFT_RESTART_JOB (the name of weft_jobs_find), WEFT_RESTART_RANK (or "all"),
+     * WEFT_RESTART_HOST, WEFT_RESTART_REASON and WEFT_RESTART_COUNT. A note says if it fails; the
+     * job goes on. Both of its outputs go to stderr. NULL: none. */
+    const char *on_restart;
     /* This host starts nothing until the launcher of another host and all its processes are lost.
      * Then it takes their place, with at most `processes` of them. host_rank is not used. Needs
      * restarts. A job that ends without it is a success. */
@@ -162,6 +169,8 @@ typedef struct weft_health {
     double limit_seconds;    /* with a longer time the job makes no steps */
     double steps_per_second; /* of the slowest rank; 0: not known */
     int size, here;          /* processes of the job, and of them those that have come */
+    int restarts;            /* that the job has had; a scheduler that was started again knows only
+                                those that still counted (restart_window_seconds) */
     int ranks;               /* entries of `rank`: `size` once all have come, 0 before */
     weft_health_rank *rank;
 } weft_health;

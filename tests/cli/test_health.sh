@@ -33,6 +33,7 @@ expect 1 'another secret' health --scheduler "$(cat address)" --secret other --t
 WEFT_SCHEDULER=$(cat address) WEFT_SECRET_FILE=$PWD/secret "$weft" health --json >out 2>&1 || fail 'by the environment' out
 json out
 [ "$(value size <out)" = 2 ] || fail 'size' out
+grep -q '"restarts": 0,' out || fail 'restarts' out
 grep -q '"makes_steps": true' out && grep -q '"state": "stepping"' out || fail 'members' out
 # A scheduler of this host needs no secret; a second job does not hide the first.
 "$weft" health --scheduler "$(cat address)" --brief >out 2>&1 || fail 'by the address alone' out

@@ -132,7 +132,7 @@ static void a_rank_dies_with_it(void **state) {
     for (int r = 0; r < RANKS; r++) end_well(&p[r]);
     pthread_mutex_lock(&s->lock);
     ASSERT_FACTS(s->mend.halt.text, "rank 1|come back");
-    assert_int_equal(s->mend.deaths, 1);
+    assert_int_equal(s->restarts.all, 1);
     pthread_mutex_unlock(&s->lock);
     leave_all(p, RANKS);
     wefti_scheduler_stop(s);

@@ -15,7 +15,8 @@ static weft_health judged(wefti_job_state state, const wefti_rank_health *rank, 
                           double limit) {
     static wefti_job_health job;
     weft_health h;
-    job = (wefti_job_health){.state = state, .size = 3, .here = ranks, .ranks = ranks};
+    job =
+        (wefti_job_health){.state = state, .size = 3, .here = ranks, .restarts = 2, .ranks = ranks};
     snprintf(job.text, sizeof job.text, "rank 1 died");
     assert_int_equal(wefti_health_judge(&job, rank, limit, &h), WEFT_OK);
     assert_null(strchr(h.text, '\n'));
@@ -27,7 +28,7 @@ static void each_state_counts(void **state) {
     (void)state;
     static const char *const facts[] = {
         [WEFT_HEALTH_JOINING] = "no steps|rank 1|begun no",
-        [WEFT_HEALTH_STEPPING] = "3 ranks|step 9|4 a second|rank 2|5.0 s ago|limit 60 s",
+        [WEFT_HEALTH_STEPPING] = "3 ranks|step 9|4 a second|rank 2|5.0 s ago|limit 60 s|2 restarts",
         [WEFT_HEALTH_HALTED] = "no steps|rank 1|halted",
         [WEFT_HEALTH_MENDING] = "no steps|rank 1|mended",
         [WEFT_HEALTH_LOST] = "no steps|rank 1|lost",
@@ -45,6 +46,7 @@ static void each_state_counts(void **state) {
         assert_true(h.makes_steps == (s == WEFT_HEALTH_STEPPING));
         ASSERT_FACTS(h.text, facts[s]);
         assert_int_equal(h.step, 9);
+        assert_int_equal(h.restarts, 2);
         assert_string_not_equal(weft_health_state_name((weft_health_state)s), "unknown");
         weft_health_free(&h);
         rank[2].state = WEFT_HEALTH_LOST;

@@ -68,8 +68,25 @@ unset MEND_ALONE
 # The job ends: no restarts are left.
 for case in '1@step:5:9,1@step:1:9' '1@step:5:9,2@step:6:9'; do
     launch 75 40 "$case" --restart 1
-    grep -q 'rank [12].*as often as it may be' err || fail "$what: the reason is not said" err
+    grep -q 'rank [12].*(--restart 1 within 3600 s)' err || fail "$what: the reason is not said" err
 done
+# A restart no longer counts after some time. The rank that has failed several times is named.
+launch 0 40 '1@step:5:9,2@step:9:9,1@reduced:9:9' --restart 1 --restart-window 0.001
+whole 3 '1 2'
+launch 75 40 '1@step:5:9,1@step:1:9' --restart 1 --restart-window 5000
+grep -q 'rank 1 on host 0 .*2 times within [0-9.]* s; .*(--restart 1 within 5000 s)' err || fail "$what: not named" err
+grep -q 'note: rank 1 on host 0 .*2 times within' err || fail "$what: the launcher does not name it" err
+
+# A command for each restart. It may fail, and the job goes on. What still runs at the end is ended.
+hook='echo "$WEFT_RESTART_JOB rank $WEFT_RESTART_RANK host $WEFT_RESTART_HOST count $WEFT_RESTART_COUNT: $WEFT_RESTART_REASON" >>hooks; exit 3'
+launch 0 40 '1@step:5:9,2@step:9:9' --restart 2 --on-restart "$hook"
+whole 2 '1 2'
+grep -Eq '^[0-9a-f]{8} rank 1 host 0 count 1: rank 1 .*signal 9$' hooks || fail "$what: first call" hooks
+grep -Eq '^[0-9a-f]{8} rank 2 host 0 count 2: rank 2 ' hooks || fail "$what: second call" hooks
+[ "$(grep -c -e '--on-restart: .*code 3' err)" = 2 ] || fail "$what: its failure is not told" err
+launch 0 40 1@step:5:9 --restart 1 --grace 1 --env MEND_UNLIKE=1 --on-restart 'echo $WEFT_RESTART_RANK >all; exec sleep 3000'
+[ "$(cat all)" = all ] || fail "$what: not called for all" err
+grep -q -e '--on-restart: .*ended' err || fail "$what: nothing is said of the command that runs" err
 launch 75 40 1@step:5:9
 
 # Before all have come, one is started again. Before all can be mended, or if one never can, all are.
@@ -91,6 +108,10 @@ again '0 1 2' '1 of 1' 0@joined:1:19 --restart 1 --heartbeat 3
 again '0 1 2' '3 of 3' 1@start:1:9,2@joined:1:9,2@joined:1:9 --restart 3
 again '0 1 2' '2 of 2' 2@joined:1:9,1@step:7:9 --restart 2
 again '0 1 2' '1 of 3' 1@step:5:9 --restart 3 --env MEND_UNLIKE=1
+again '0 1 2' '3 of 3' 1@step:5:9,1@step:5:9,1@step:5:9 --restart 3 --env MEND_UNLIKE=1
+grep -q ' all .*(1 of 3)$' err || fail "$what: a pause before the first time" err
+grep -q ' all .*(2 of 3) in 1 s' err || fail "$what: no pause before the second time" err
+grep -q ' all .*(3 of 3) in 2 s' err || fail "$what: no longer pause before the third time" err
 launch 75 40 1@joined:1:9,1@joined:1:9 --restart 1
 grep -q 'rank 1.*as often as it may be' err || fail "$what: the reason is not said" err
 launch 75 40 1@start:1:9,1@start:1:9 --restart 1
@@ -111,6 +132,10 @@ for case in '1@step:5:9 0 2' '0@reduced:7:9 1 2' '2@committed:9:9 0 1'; do
 done
 launch 0 40 '1@step:5:9,1@start:1:9' --restart 1 --env MEND_LEAST=2
 shrunk 0 2
+# One that keeps failing is left out, although there are restarts.
+launch 0 40 '1@step:5:9,1@start:1:9,1@start:1:9,1@start:1:9,1@start:1:9' --restart 100 --env MEND_LEAST=2
+shrunk 0 2
+grep -q 'note: rank 1 on host 0 .*5 times within' err || fail "$what: it is not named" err
 launch 0 40 '1@step:5:19' --heartbeat 1 --env MEND_LEAST=2
 shrunk 0 2
 launch 75 40 '1@step:5:9,2@mended:1:9' --env MEND_LEAST=2

@@ -1,4 +1,5 @@
-/* Pauses between the starts of a rank: no time passes here but that of the events. */
+/* Pauses between the starts of a rank, and how many a job may have: no time passes here but that of
+ * the events. */
 #include "support.h"
 
 #include "control_cases.h"
@@ -16,7 +17,7 @@ static void pauses_double(void **state) {
     for (int turn = 0; turn < 200; turn++) {
         wefti_restart_started(&r, now);
         now += 40000000;
-        assert_int_equal(wefti_restart_lost(&r, &rule, true, now), expected);
+        assert_int_equal(wefti_restart_lost(&r, &rule, now), expected);
         assert_true(wefti_restart_is_due(&r, now) == (expected == 0));
         assert_false(expected && wefti_restart_is_due(&r, now + expected - 1));
         now += expected;
@@ -27,8 +28,7 @@ static void pauses_double(void **state) {
     }
 }
 
-/* Whatever comes: a pause is bounded, the first failure after a steady run has none, and what ends
- * for the sake of others neither waits nor counts. */
+/* Whatever comes: a pause is bounded, and the first failure after a steady run has none. */
 static void any_events(void **state) {
     (void)state;
     uint64_t seed = test_new_seed();
@@ -37,17 +37,16 @@ static void any_events(void **state) {
     int32_t row = 0;
     for (int turn = 0; turn < 200000; turn++) {
         const int64_t run = (int64_t)(test_random(&seed) % 120) * SECOND;
-        const bool failed = test_random(&seed) % 3;
         wefti_restart_started(&r, now);
         now += test_random(&seed) % 2 ? run : SECOND;
         if (now - r.since_ns >= rule.steady_ns) row = 0;
-        row += failed;
-        const int64_t pause = wefti_restart_lost(&r, &rule, failed, now);
+        row++;
+        const int64_t pause = wefti_restart_lost(&r, &rule, now);
         assert_true(pause >= 0 && pause <= rule.longest_ns);
         assert_int_equal(r.failures, row);
-        if (!failed || row == 1) assert_int_equal(pause, 0);
-        if (failed && row > 1) assert_true(pause >= rule.first_ns);
-        assert_int_equal(wefti_restart_lost(&r, &rule, failed, now), pause); /* said once more */
+        if (row == 1) assert_int_equal(pause, 0);
+        if (row > 1) assert_true(pause >= rule.first_ns);
+        assert_int_equal(wefti_restart_lost(&r, &rule, now), pause); /* said once more */
         assert_int_equal(r.failures, row);
         now += pause;
         assert_true(wefti_restart_is_due(&r, now));
@@ -61,11 +60,82 @@ static void shorter_than_joining(void **state) {
     assert_int_equal(wefti_restart_rule_of(8 * SECOND).longest_ns, 2 * SECOND);
 }
 
+/* Three within 40 s: the fourth may be when the first no longer counts, and not an instant before.
+ */
+static void window_of_time(void **state) {
+    (void)state;
+    wefti_restart_budget b = wefti_restart_budget_of(3, 40);
+    assert_true(wefti_restart_take(&b, 1, 5 * SECOND));
+    assert_true(wefti_restart_take(&b, 2, 15 * SECOND));
+    assert_true(wefti_restart_take(&b, 1, 25 * SECOND));
+    assert_false(wefti_restart_may(&b, 45 * SECOND - 1));
+    assert_false(wefti_restart_take(&b, 1, 45 * SECOND - 1));
+    assert_int_equal(wefti_restart_used(&b, 45 * SECOND - 1), 3);
+    assert_int_equal(wefti_restart_used(&b, 45 * SECOND), 2);
+    assert_true(wefti_restart_take(&b, 3, 45 * SECOND));
+    assert_false(wefti_restart_may(&b, 54 * SECOND));
+    assert_int_equal(wefti_restart_used(&b, 1000 * SECOND), 0);
+    assert_int_equal(b.all, 4);
+    /* What a process without a seat has used no longer counts. */
+    assert_false(wefti_restart_may(&b, 50 * SECOND));
+    wefti_restart_forget(&b, 1);
+    assert_int_equal(wefti_restart_used(&b, 50 * SECOND), 2);
+    assert_true(wefti_restart_may(&b, 50 * SECOND));
+    assert_int_equal(b.all, 4);
+    wefti_restart_budget_free(&b);
+    b = wefti_restart_budget_of(0, 0);
+    assert_int_equal(b.window_ns, 3600 * SECOND);
+    assert_false(wefti_restart_take(&b, 1, SECOND));
+    wefti_restart_budget_free(&b);
+}
+
+/* Against a list of all times that is never shortened. */
+static void any_window(void **state) {
+    (void)state;
+    enum { TURNS = 3000, NUMBERS = 4 };
+    static int64_t at[TURNS];
+    uint64_t seed = test_new_seed();
+    const int32_t most = 1 + (int32_t)(test_random(&seed) % 9);
+    wefti_restart_budget b = wefti_restart_budget_of(most, 30);
+    int64_t now = 0, taken = 0;
+    for (int turn = 0; turn < TURNS; turn++) {
+        now += (int64_t)(test_random(&seed) % 12) * SECOND;
+        int32_t used = 0;
+        for (int64_t i = 0; i < taken; i++) used += now - at[i] < 30 * SECOND;
+        assert_int_equal(wefti_restart_used(&b, now), used);
+        assert_true(wefti_restart_may(&b, now) == (used < most));
+        if (wefti_restart_take(&b, (int32_t)(test_random(&seed) % NUMBERS), now)) at[taken++] = now;
+        assert_true(b.count <= most);
+    }
+    assert_int_equal(b.all, taken);
+    wefti_restart_budget_free(&b);
+}
+
+/* How often a rank has failed in a row: others' failures do not count, nor what is long ago. */
+static void rows(void **state) {
+    (void)state;
+    wefti_restart_budget b = wefti_restart_budget_of(100, 3600);
+    int64_t ns;
+    assert_int_equal(wefti_restart_row(&b, 3, SECOND, &ns), 1);
+    assert_int_equal(ns, 0);
+    assert_true(wefti_restart_take(&b, 3, 10 * SECOND));
+    assert_true(wefti_restart_take(&b, 3, 200 * SECOND));
+    assert_true(wefti_restart_take(&b, 1, 210 * SECOND));
+    assert_true(wefti_restart_take(&b, WEFTI_RESTART_NOBODY, 215 * SECOND));
+    assert_true(wefti_restart_take(&b, 3, 220 * SECOND));
+    assert_int_equal(wefti_restart_row(&b, 3, 240 * SECOND, &ns), 3);
+    assert_int_equal(ns, 40 * SECOND);
+    assert_int_equal(wefti_restart_row(&b, 1, 240 * SECOND, &ns), 2);
+    assert_int_equal(wefti_restart_row(&b, 2, 240 * SECOND, &ns), 1);
+    assert_int_equal(wefti_restart_row(&b, 3, 341 * SECOND, &ns), 1);
+    wefti_restart_budget_free(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pauses_double),
-        cmocka_unit_test(any_events),
-        cmocka_unit_test(shorter_than_joining),
+        cmocka_unit_test(pauses_double),        cmocka_unit_test(any_events),
+        cmocka_unit_test(shorter_than_joining), cmocka_unit_test(window_of_time),
+        cmocka_unit_test(any_window),           cmocka_unit_test(rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -401,6 +401,7 @@ static void health_comes_back(void **state) {
                                    .generation = 9,
                                    .size = 2,
                                    .here = 2,
+                                   .restarts = 5,
                                    .heartbeat_ns = 1000,
                                    .text = "rank 1 died",
                                    .ranks = 2},

@@ -36,6 +36,7 @@ static void print_json(const weft_health *h, bool brief) {
     cli_json_integer(&json, "generation", (int64_t)h->generation);
     cli_json_integer(&json, "size", h->size);
     cli_json_integer(&json, "here", h->here);
+    cli_json_integer(&json, "restarts", h->restarts);
     cli_json_integer(&json, "step", h->step);
     cli_json_real(&json, "step_seconds", h->step_seconds);
     cli_json_real(&json, "limit_seconds", h->limit_seconds);

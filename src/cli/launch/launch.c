@@ -12,8 +12,8 @@
 typedef struct launch_options {
     int64_t processes, hosts, host_rank, ranks, rank, restart;
     const char *job, *scheduler, *standby, *rank_table, *server_id, *logs, *tail, *secret,
-        *interface, *bind;
-    double timeout, heartbeat, wait, grace;
+        *interface, *bind, *on_restart;
+    double restart_window, timeout, heartbeat, wait, grace;
     bool no_logs, json, rehearse, tls, spare, add, no_scheduler, scheduler_only, standby_only;
     cli_texts settings; /* of --env */
     /* Not from the table: the words after the options. */
@@ -67,7 +67,11 @@ static const cli_option options[] = {
     {"grace", "S", CLI_REAL, LAUNCH_AT(grace), 0.1, seconds_max,
      "between asking to end and killing"},
     {"restart", "N", CLI_INTEGER, LAUNCH_AT(restart), 1, INT32_MAX,
-     "start ranks that are lost again, N times in all"},
+     "start ranks that are lost again, N times within --restart-window"},
+    {"restart-window", "S", CLI_REAL, LAUNCH_AT(restart_window), 0.001, seconds_max,
+     "a restart no longer counts after so long; without it 3600"},
+    {"on-restart", "COMMAND", CLI_TEXT, LAUNCH_AT(on_restart), 0, 0,
+     "run this for each restart, beside the job"},
     {"spare", NULL, CLI_FLAG, LAUNCH_AT(spare), 0, 0,
      "take the place of another host, once one is lost"},
     {"add", NULL, CLI_FLAG, LAUNCH_AT(add), 0, 0, "add these processes to a running elastic job"},
@@ -164,7 +168,8 @@ static int check(const cli_verb *verb, const launch_options *v) {
     if (v->spare && (!several || !v->restart || v->host_rank))
         return cli_usage(verb, "--spare needs --hosts and --restart, as on the other hosts, and "
                                "takes no --host-rank");
-    if (v->add && (has_host || v->restart || v->spare || v->rank_table))
+    const bool restarts = v->restart || v->restart_window > 0 || v->on_restart;
+    if (v->add && (has_host || restarts || v->spare || v->rank_table))
         return cli_usage(verb, "--add takes -n: hosts, restarts and ranks are the running job's");
     if (v->job && (!v->add || v->scheduler || v->standby))
         return cli_usage(verb, "--job NAME is for --add, in place of --scheduler and --standby");
@@ -256,6 +261,7 @@ static int schedule(launch_options *v) {
                                    .heartbeat_seconds = v->heartbeat,
                                    .wait_seconds = v->wait,
                                    .restarts = (int)v->restart,
+                                   .restart_window_seconds = v->restart_window,
                                    .stop_signal = &stop_signal,
                                    .stop_count = &stop_count,
                                    .events = {.note = tell}};
@@ -302,6 +308,8 @@ static int launch(const launch_options *v) {
         .wait_seconds = v->wait,
         .grace_seconds = v->grace,
         .restarts = (int)v->restart,
+        .restart_window_seconds = v->restart_window,
+        .on_restart = v->on_restart,
         .spare = v->spare,
         .add = v->add,
         .job = v->job,

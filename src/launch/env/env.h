@@ -47,6 +47,7 @@ typedef struct wefti_settings {
                                            one that is lost */
     bool tls;                           /* WEFT_TLS: 1 or 0 */
     int restarts;                       /* WEFT_RESTART; 0: never */
+    double restart_window_seconds;      /* WEFT_RESTART_WINDOW */
     int32_t streams; /* WEFT_STREAMS: connections of a pair of ranks between hosts; 0: by the
                         interface's speed */
     double join_seconds, heartbeat_seconds, wait_seconds; /* WEFT_JOIN_SECONDS, ... */
@@ -110,6 +111,7 @@ typedef struct wefti_override {
     const char *communicator, *interface, *links;
     bool tls;
     int restarts;
+    double restart_window_seconds;
     double join_seconds, heartbeat_seconds, wait_seconds;
 } wefti_override;
 /* Puts what the call says in the place of what the user has set. WEFT_E_ARG: too long. */

@@ -23,6 +23,7 @@ weft_status wefti_settings_read(wefti_variables v, wefti_settings *out) {
     WEFT_TRY(wefti_variable_word(v, "WEFT_INTERFACE", out->interface, sizeof out->interface));
     WEFT_TRY(wefti_variable_word(v, "WEFT_HOST_ID", out->host_id, sizeof out->host_id));
     WEFT_TRY(wefti_variable_number(v, "WEFT_RESTART", 0, INT32_MAX, &out->restarts));
+    WEFT_TRY(wefti_variable_seconds(v, "WEFT_RESTART_WINDOW", &out->restart_window_seconds));
     WEFT_TRY(wefti_variable_seconds(v, "WEFT_JOIN_SECONDS", &out->join_seconds));
     WEFT_TRY(wefti_variable_seconds(v, "WEFT_HEARTBEAT_SECONDS", &out->heartbeat_seconds));
     WEFT_TRY(wefti_variable_seconds(v, "WEFT_WAIT_SECONDS", &out->wait_seconds));
@@ -57,6 +58,7 @@ weft_status wefti_settings_override(wefti_settings *set, const wefti_override *b
     WEFT_TRY(override_text("path of links", by->links, set->links, sizeof set->links));
     set->tls = set->tls || by->tls;
     if (by->restarts > 0) set->restarts = by->restarts;
+    override_seconds(by->restart_window_seconds, &set->restart_window_seconds);
     override_seconds(by->join_seconds, &set->join_seconds);
     override_seconds(by->heartbeat_seconds, &set->heartbeat_seconds);
     override_seconds(by->wait_seconds, &set->wait_seconds);

@@ -39,6 +39,16 @@ static void name_job(wefti_job_place *job, const char *network) {
     (void)snprintf(job->name, sizeof job->name, "%08x", (unsigned)sum);
 }
 
+void wefti_job_name(const char *scheduler, const char *secret_file, char out[16]) {
+    wefti_job_place job = {0};
+    char network[64];
+    (void)snprintf(job.scheduler, sizeof job.scheduler, "%s", scheduler);
+    (void)snprintf(job.secret_file, sizeof job.secret_file, "%s", secret_file);
+    read_link("/proc", "self", "ns/net", network, sizeof network);
+    name_job(&job, network);
+    memcpy(out, job.name, sizeof job.name);
+}
+
 static bool read_place(const char *folder, int64_t process, wefti_job_place *out) {
     char path[WEFTI_PATH_TEXT], number[24], network[64], own[64], *text;
     int64_t bytes;

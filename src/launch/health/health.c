@@ -95,8 +95,11 @@ static void say_of_ranks(weft_health *h, wefti_text *text) {
 weft_status wefti_health_judge(const wefti_job_health *job, const wefti_rank_health *rank,
                                double limit_seconds, weft_health *out) {
     wefti_text text = {0};
-    *out = (weft_health){
-        .generation = job->generation, .size = job->size, .here = job->here, .ranks = job->ranks};
+    *out = (weft_health){.generation = job->generation,
+                         .size = job->size,
+                         .here = job->here,
+                         .ranks = job->ranks,
+                         .restarts = job->restarts};
     if (job->ranks > 0) WEFT_NEW_ARRAY(out->rank, weft_health_rank, job->ranks);
     take_ranks(job, rank, out);
     const double steps =
@@ -113,6 +116,8 @@ weft_status wefti_health_judge(const wefti_job_health *job, const wefti_rank_hea
                        (int)job->size);
     else
         say_of_ranks(out, &text);
+    if (out->restarts > 0)
+        wefti_text_add(&text, "; %d restart%s", out->restarts, out->restarts == 1 ? "" : "s");
     out->text = wefti_text_take(&text);
     if (out->text) return WEFT_OK;
     weft_health_free(out);

@@ -25,6 +25,9 @@ weft_status wefti_jobs_find(const char *folder, wefti_job_place **out,
  * does. WEFT_E_NOT_FOUND: there is none. WEFT_E_ARG: there are several, which are named. */
 weft_status wefti_job_find(const char *folder, const char *name, wefti_job_place *out) WEFT_CHECKED;
 
+/* The name of the job of this network namespace with that scheduler and secret. */
+void wefti_job_name(const char *scheduler, const char *secret_file, char out[16]);
+
 /* Where a job is: the one of that name, else at `scheduler` (and `standby`), else where the
  * environment says, else the one on this host. All may be NULL. A job on this host also says its
  * secret. */

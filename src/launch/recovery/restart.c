@@ -1,5 +1,10 @@
-/* Pauses between the starts of one rank: see restart.h. */
+/* Pauses between the starts of one rank, and how many a job may have: see restart.h. */
 #include "launch/recovery/restart.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
 
 static const int64_t second_ns = 1000000000;
 
@@ -20,12 +25,11 @@ static int64_t pause_of(const wefti_restart_rule *rule, int32_t failures) {
     return pause_ns < rule->longest_ns ? pause_ns : rule->longest_ns;
 }
 
-int64_t wefti_restart_lost(wefti_restart *r, const wefti_restart_rule *rule, bool failed,
-                           int64_t now_ns) {
+int64_t wefti_restart_lost(wefti_restart *r, const wefti_restart_rule *rule, int64_t now_ns) {
     if (r->state != WEFTI_RESTART_RUNS) return r->due_ns > now_ns ? r->due_ns - now_ns : 0;
     if (now_ns - r->since_ns >= rule->steady_ns) r->failures = 0;
-    if (failed && r->failures < INT32_MAX) r->failures++;
-    const int64_t pause_ns = failed ? pause_of(rule, r->failures) : 0;
+    if (r->failures < INT32_MAX) r->failures++;
+    const int64_t pause_ns = pause_of(rule, r->failures);
     r->state = WEFTI_RESTART_PAUSES;
     r->due_ns = now_ns + pause_ns;
     return pause_ns;
@@ -33,4 +37,66 @@ int64_t wefti_restart_lost(wefti_restart *r, const wefti_restart_rule *rule, boo
 
 bool wefti_restart_is_due(const wefti_restart *r, int64_t now_ns) {
     return r->state != WEFTI_RESTART_PAUSES || now_ns >= r->due_ns;
+}
+
+/* --- the budget --- */
+
+wefti_restart_budget wefti_restart_budget_of(int32_t most, double seconds) {
+    return (wefti_restart_budget){
+        .most = most, .window_ns = wefti_ns_of_seconds(seconds, WEFTI_RESTART_WINDOW_SECONDS)};
+}
+
+void wefti_restart_budget_free(wefti_restart_budget *b) {
+    wefti_free(b->entry);
+    b->entry = NULL;
+    b->count = b->room = 0;
+}
+
+/* The first entry that counts. */
+static int64_t first_within(const wefti_restart_budget *b, int64_t now_ns) {
+    int64_t first = 0;
+    while (first < b->count && now_ns - b->entry[first].at_ns >= b->window_ns) first++;
+    return first;
+}
+
+int32_t wefti_restart_used(const wefti_restart_budget *b, int64_t now_ns) {
+    const int64_t used = b->count - first_within(b, now_ns);
+    return used < INT32_MAX ? (int32_t)used : INT32_MAX;
+}
+
+bool wefti_restart_may(const wefti_restart_budget *b, int64_t now_ns) {
+    return wefti_restart_used(b, now_ns) < b->most;
+}
+
+bool wefti_restart_take(wefti_restart_budget *b, int32_t number, int64_t now_ns) {
+    const int64_t past = first_within(b, now_ns);
+    if (!wefti_restart_may(b, now_ns)) return false;
+    b->count -= past;
+    if (past > 0) memmove(b->entry, b->entry + past, (size_t)b->count * sizeof *b->entry);
+    if (WEFT_GROW(b->entry, b->count, b->room) < 0) return false;
+    b->entry[b->count++] = (wefti_restart_entry){now_ns, number};
+    b->all++;
+    return true;
+}
+
+void wefti_restart_forget(wefti_restart_budget *b, int32_t number) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < b->count; i++)
+        if (b->entry[i].number != number) b->entry[kept++] = b->entry[i];
+    b->count = kept;
+}
+
+int32_t wefti_restart_row(const wefti_restart_budget *b, int32_t number, int64_t now_ns,
+                          int64_t *out_ns) {
+    const int64_t apart_ns = 120 * second_ns;
+    int64_t since_ns = now_ns;
+    int32_t row = 1;
+    for (int64_t i = b->count - 1; i >= 0; i--) {
+        if (b->entry[i].number != number) continue;
+        if (since_ns - b->entry[i].at_ns > apart_ns) break;
+        since_ns = b->entry[i].at_ns;
+        row++;
+    }
+    *out_ns = now_ns - since_ns;
+    return row;
 }

@@ -1,7 +1,7 @@
-/* When a lost process is started again, as a pure state machine: events with their times go in, and
- * the time of the next start comes out. It holds no clocks and calls nothing. The scheduler decides
- * whether a process may follow; the launcher asks this machine when. docs/control-plane.md has the
- * table of states, tests/launch/test_restart.c explores it.
+/* Whether and when a lost process is started again, as two pure machines: events with their times
+ * go in. They hold no clocks. The scheduler asks the budget whether a process may follow; the
+ * launcher asks the row of starts when. docs/control-plane.md has the table of states,
+ * tests/launch/test_restart.c explores both.
  *
  * A process that was lost after a steady run is replaced at once. One that keeps failing at its
  * start is replaced after pauses that double: else it would use up all restarts within a second. */
@@ -30,11 +30,41 @@ typedef struct wefti_restart {
 
 /* Events. A process has started. */
 void wefti_restart_started(wefti_restart *r, int64_t now_ns);
-/* It was lost by itself (`failed`), or has ended for the sake of others, and another one may
- * follow. Returns the pause in ns. */
-int64_t wefti_restart_lost(wefti_restart *r, const wefti_restart_rule *rule, bool failed,
-                           int64_t now_ns);
+/* It was lost, or its world was, and another one may follow. Returns the pause in ns. */
+int64_t wefti_restart_lost(wefti_restart *r, const wefti_restart_rule *rule, int64_t now_ns);
 /* Whether the next one may start. */
 bool wefti_restart_is_due(const wefti_restart *r, int64_t now_ns);
+
+/* How many restarts a job may have: so many within a window of time, after which they no longer
+ * count. Freed with wefti_restart_budget_free. */
+enum { WEFTI_RESTART_WINDOW_SECONDS = 3600, WEFTI_RESTART_NOBODY = -1 };
+typedef struct wefti_restart_entry {
+    int64_t at_ns;
+    int32_t number; /* of the process that was lost; WEFTI_RESTART_NOBODY: none, or not known */
+} wefti_restart_entry;
+typedef struct wefti_restart_budget {
+    int32_t most;               /* within the window */
+    int64_t window_ns;          /* > 0 */
+    int64_t all;                /* that the job has had */
+    wefti_restart_entry *entry; /* [count] within the window, the oldest first */
+    int64_t count, room;
+} wefti_restart_budget;
+
+/* seconds 0: WEFTI_RESTART_WINDOW_SECONDS */
+wefti_restart_budget wefti_restart_budget_of(int32_t most, double seconds);
+void wefti_restart_budget_free(wefti_restart_budget *b);
+/* How many count now. */
+int32_t wefti_restart_used(const wefti_restart_budget *b, int64_t now_ns);
+/* Whether one more may be; takes it. False also without memory. */
+bool wefti_restart_may(const wefti_restart_budget *b, int64_t now_ns);
+bool wefti_restart_take(wefti_restart_budget *b, int32_t number, int64_t now_ns);
+/* The process with this number has no seat any more: its restarts no longer count. */
+void wefti_restart_forget(wefti_restart_budget *b, int32_t number);
+/* How often it has failed in a row, with the failure of now: each within two minutes of the one
+ * before. *out_ns: since the first. */
+int32_t wefti_restart_row(const wefti_restart_budget *b, int32_t number, int64_t now_ns,
+                          int64_t *out_ns);
+/* With so many it keeps failing: a world that may go on without it does. */
+enum { WEFTI_RESTART_KEEPS_FAILING = 5 };
 
 #endif

@@ -54,7 +54,6 @@ static void forget_world(wefti_scheduler *s) {
 }
 
 void wefti_again_next_world(wefti_scheduler *s) {
-    if (s->again.used < s->mend.deaths) s->again.used = s->mend.deaths;
     for (int32_t r = 0; r < s->taken; r++)
         if (s->slots[r].number < s->options.size)
             s->again.lost[s->slots[r].number] = s->slots[r].deaths;
@@ -66,8 +65,8 @@ void wefti_again_next_world(wefti_scheduler *s) {
 
 /* A process that has ended for good will not come. */
 static bool may_begin(const wefti_scheduler *s) {
-    return s->again.used < s->options.restarts && s->options.hosted_by < 0 && !s->deposed &&
-           !s->has_ended;
+    return wefti_restart_may(&s->restarts, wefti_now_ns()) && s->options.hosted_by < 0 &&
+           !s->deposed && !s->has_ended;
 }
 
 /* A world whose ranks came from an earlier scheduler has lost processes that this one has not
@@ -119,19 +118,21 @@ static void tell_launchers(wefti_scheduler *s) {
     }
 }
 
-static void begin(wefti_scheduler *s, int32_t rank, const char *text) {
-    s->again.used++;
+/* False: no memory to count it. `number`: of the process that was lost. */
+static bool begin(wefti_scheduler *s, int32_t rank, int32_t number, const char *text) {
+    if (!wefti_restart_take(&s->restarts, number, wefti_now_ns())) return false;
     (void)snprintf(s->again.text, sizeof s->again.text, "%s", text);
     end_all(s);
     tell_ranks(s, rank, text);
     forget_world(s);
     tell_launchers(s);
+    return true;
 }
 
 bool wefti_again_died(wefti_scheduler *s, int32_t rank, const char *text) {
     if (!wefti_again_is_possible(s)) return false;
-    begin(s, rank, text);
-    return true;
+    const bool is_rank = rank >= 0 && rank < s->taken;
+    return begin(s, rank, is_rank ? s->slots[rank].number : WEFTI_RESTART_NOBODY, text);
 }
 
 /* --- launchers --- */
@@ -152,11 +153,8 @@ static wefti_again lost_while_forming(wefti_scheduler *s, const wefti_end *end, 
     const int32_t n = end->rank;
     if (a->lost[n] >= starts) return WEFTI_AGAIN_YES; /* asked once more */
     if (s->gather.since_ns || !may_begin(s)) return WEFTI_AGAIN_NO;
-    if (a->follows) {
-        begin(s, n, end->text);
-        return WEFTI_AGAIN_ALL;
-    }
-    a->used++;
+    if (a->follows) return begin(s, n, n, end->text) ? WEFTI_AGAIN_ALL : WEFTI_AGAIN_NO;
+    if (!wefti_restart_take(&s->restarts, n, wefti_now_ns())) return WEFTI_AGAIN_NO;
     a->lost[n] = starts;
     release_seat(s, n);
     return WEFTI_AGAIN_YES;

@@ -58,13 +58,14 @@ static wefti_job_state job_state(const wefti_scheduler *s) {
 
 weft_status wefti_scheduler_tell_health(wefti_scheduler *s, wefti_client *client) {
     const int64_t now = wefti_now_ns();
-    wefti_job_health job = {.state = job_state(s),
-                            .generation = s->generation,
-                            .size = s->ranked || s->taken > s->options.size ? s->taken
-                                                                            : s->options.size,
-                            .here = s->taken,
-                            .heartbeat_ns = s->heartbeat_ns,
-                            .ranks = s->ranked ? s->taken : 0};
+    wefti_job_health job = {
+        .state = job_state(s),
+        .generation = s->generation,
+        .size = s->ranked || s->taken > s->options.size ? s->taken : s->options.size,
+        .here = s->taken,
+        .restarts = s->restarts.all < INT32_MAX ? (int32_t)s->restarts.all : INT32_MAX,
+        .heartbeat_ns = s->heartbeat_ns,
+        .ranks = s->ranked ? s->taken : 0};
     wefti_rank_health *rank = NULL;
     unsigned char *body;
     size_t bytes;

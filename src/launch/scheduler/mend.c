@@ -37,7 +37,6 @@ void wefti_mend_begin(wefti_scheduler *s) {
         wefti_mend_end(s);
         return;
     }
-    m->deaths = s->again.used;
     const wefti_holders nobody = {.first = m->first, .holder = m->first};
     wefti_mending_begin(&m->world, s->taken, m->seats, nobody, (int64_t)s->generation);
 }
@@ -63,8 +62,8 @@ weft_status wefti_mend_arm(wefti_scheduler *s, int32_t rank, const wefti_frame *
 /* --- deaths --- */
 
 int32_t wefti_mend_used(const wefti_scheduler *s) {
-    int32_t used = s->mend.deaths;
-    for (int32_t r = 0; r < s->taken; r++) used -= s->slots[r].dead || s->slots[r].newcomer;
+    int32_t used = wefti_restart_used(&s->restarts, wefti_now_ns());
+    for (int32_t r = 0; r < s->taken; r++) used -= s->slots[r].awaited || s->slots[r].newcomer;
     return used > 0 ? used : 0;
 }
 
@@ -106,22 +105,57 @@ bool wefti_mend_some_left(const wefti_scheduler *s) {
     return false;
 }
 
-/* Counts it; false: there are no more restarts. */
+/* "; rank 3 on host 1 has failed 4 times within 2.5 s"; "" for the first time. */
+typedef struct row_text {
+    char text[128];
+} row_text;
+static row_text row_of(const wefti_scheduler *s, int32_t rank) {
+    const wefti_member_slot *slot = &s->slots[rank];
+    row_text out = {""};
+    int64_t ns;
+    const int32_t row = wefti_restart_row(&s->restarts, slot->number, wefti_now_ns(), &ns);
+    if (row > 1)
+        (void)snprintf(out.text, sizeof out.text,
+                       "; rank %d on host %d has failed %d times within %.3g s", (int)rank,
+                       (int)slot->host, (int)row, (double)ns * 1e-9);
+    return out;
+}
+
+/* Why there is no restart, for the end of a message. */
+static const char *refusal(wefti_scheduler *s, int32_t rank, const char *what) {
+    (void)snprintf(s->refusal, sizeof s->refusal,
+                   "%s; %s: that was done as often as it may be (--restart %d within %.6g s)",
+                   row_of(s, rank).text, what, (int)s->restarts.most,
+                   (double)s->restarts.window_ns * 1e-9);
+    return s->refusal;
+}
+
+/* A world that may go on without a rank that keeps failing does so: each further try stops all. */
+static bool keeps_failing(const wefti_scheduler *s, int32_t rank) {
+    int64_t ns;
+    return wefti_restart_row(&s->restarts, s->slots[rank].number, wefti_now_ns(), &ns) >=
+               WEFTI_RESTART_KEEPS_FAILING &&
+           wefti_mend_may_shrink(s);
+}
+
+/* Counts it; false: it is not to be. */
 static bool may_start_again(wefti_scheduler *s, int32_t rank) {
-    s->slots[rank].deaths++;
+    wefti_member_slot *slot = &s->slots[rank];
+    slot->deaths++;
     wefti_keep_tell(s, rank);
-    s->slots[rank].awaited = ++s->mend.deaths <= s->options.restarts;
-    return s->slots[rank].awaited;
+    slot->awaited =
+        !keeps_failing(s, rank) && wefti_restart_take(&s->restarts, slot->number, wefti_now_ns());
+    return slot->awaited;
 }
 
 /* Whether all ranks are there that a mending needs; else *why says more, if there is more. */
-static bool can_be_mended(const wefti_scheduler *s, const char **why) {
+static bool can_be_mended(wefti_scheduler *s, int32_t rank, const char **why) {
     const wefti_mending_state *m = &s->mend;
     if (!m->seats || s->state != WEFTI_SCHEDULER_RUNNING) return false;
     if (s->options.restarts <= 0 && !wefti_mend_is_elastic(s) && !m->gathered) return false;
     if (m->armed < s->taken)
-        *why = s->again.used > 0 && s->again.used >= s->options.restarts
-                   ? "; the ranks are not started again: that was done as often as it may be"
+        *why = s->restarts.all > 0 && !wefti_restart_may(&s->restarts, wefti_now_ns())
+                   ? refusal(s, rank, "the ranks are not started again")
                    : "; not all ranks could be mended yet (recovery.enabled)";
     else if (wefti_mend_some_left(s))
         *why = "; some ranks have left already, so that it cannot be started again";
@@ -139,12 +173,11 @@ static void begin_halt(wefti_scheduler *s, int32_t rank, const char *text, unsig
 
 bool wefti_mend_reconnects(wefti_scheduler *s, int32_t rank, const char *text, const char **why) {
     wefti_mending_state *m = &s->mend;
-    if (!can_be_mended(s, why)) return false;
-    if (m->deaths >= s->options.restarts) {
-        *why = "; no new connections are made: that was done as often as it may be (--restart)";
+    if (!can_be_mended(s, rank, why)) return false;
+    if (!wefti_restart_take(&s->restarts, WEFTI_RESTART_NOBODY, wefti_now_ns())) {
+        *why = refusal(s, rank, "no new connections are made");
         return wefti_mend_may_shrink(s) && wefti_mend_died(s, rank, text, why);
     }
-    m->deaths++;
     begin_halt(s, rank, text, wefti_mending_rejoined(&m->world, true));
     return true;
 }
@@ -153,16 +186,19 @@ bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const c
     wefti_mending_state *m = &s->mend;
     *why = "";
     if (wefti_again_died(s, rank, text)) return true;
-    if (!can_be_mended(s, why)) return false;
+    if (!can_be_mended(s, rank, why)) return false;
+    const row_text row = row_of(s, rank);
     if (!may_start_again(s, rank) && !wefti_mend_may_shrink(s) && !m->gathered) {
         *why = wefti_mend_is_elastic(s)
                    ? "; the job ends, since fewer ranks than recovery.min would be left, or a "
                      "number of ranks for which the job has no plan"
-                   : "; it is not started again: that was done as often as it may be";
+                   : refusal(s, rank, "it is not started again");
         return false;
     }
+    char said[WEFTI_TEXT_MAX + 1];
+    (void)snprintf(said, sizeof said, "%.3800s%s", text, s->slots[rank].awaited ? "" : row.text);
     empty(s, rank);
-    begin_halt(s, rank, text, wefti_mending_died(&m->world, rank));
+    begin_halt(s, rank, said, wefti_mending_died(&m->world, rank));
     if (!m->gathered) wefti_mend_give_up_seats(s, wefti_now_ns());
     return true;
 }
@@ -216,7 +252,7 @@ static void check_restarts(wefti_scheduler *s) {
     wefti_gather_release_launchers(s);
     for (int32_t r = 0; r < s->taken; r++)
         if (s->slots[r].dead && !s->slots[r].awaited && !wefti_mend_is_elastic(s))
-            give_up(s, r, "; it is not started again: that was done as often as it may be");
+            give_up(s, r, refusal(s, r, "it is not started again"));
     wefti_scheduler_take_waiting(s); /* the world may grow */
 }
 
@@ -232,15 +268,18 @@ static void count_again(wefti_scheduler *s, int32_t seat, int starts) {
 /* The process ended before it had its seat again: another one may be started for it. */
 static void lose_newcomer(wefti_scheduler *s, int32_t seat, const wefti_end *end) {
     wefti_mending_state *m = &s->mend;
+    const row_text row = row_of(s, seat);
+    const bool follows = may_start_again(s, seat);
     m->halt.failed = seat;
-    (void)snprintf(m->halt.text, sizeof m->halt.text, "%.3000s, before it had taken its seat again",
-                   end->text);
+    (void)snprintf(m->halt.text, sizeof m->halt.text,
+                   "%.3000s, before it had taken its seat again%s", end->text,
+                   follows || !wefti_mend_is_elastic(s) ? "" : row.text);
     m->since_ns = wefti_now_ns();
-    if (may_start_again(s, seat)) return;
+    if (follows) return;
     if (wefti_mend_is_elastic(s))
         wefti_mend_give_up_seats(s, m->since_ns);
     else
-        give_up(s, seat, "; it is not started again: that was done as often as it may be");
+        give_up(s, seat, refusal(s, seat, "it is not started again"));
 }
 
 void wefti_mend_refused(wefti_scheduler *s, int32_t rank) {
@@ -393,7 +432,7 @@ weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank, const wefti_frame
     s->mend.later_size = 0;
     wefti_doubt_forget(s);
     s->whole = generation;
-    wefti_go_encode(generation, s->mend.deaths, body);
+    wefti_go_encode(generation, wefti_restart_used(&s->restarts, wefti_now_ns()), body);
     for (int32_t r = 0; r < s->taken; r++) {
         s->slots[r].newcomer = false;
         s->slots[r].standing.waiting = false; /* for the rank that died: that is over */

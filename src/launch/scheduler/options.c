@@ -26,6 +26,7 @@ wefti_scheduler_options wefti_scheduler_options_of(const wefti_settings *set,
                                      .tls = set->tls,
                                      .hosted_by = site->hosted_by,
                                      .restarts = set->restarts,
+                                     .restart_window_seconds = set->restart_window_seconds,
                                      .join_seconds = set->join_seconds,
                                      .heartbeat_seconds = set->heartbeat_seconds,
                                      .wait_seconds = set->wait_seconds};

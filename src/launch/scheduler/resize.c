@@ -189,6 +189,7 @@ static void move_slots(wefti_scheduler *s) {
     for (int32_t r = 0; r < s->taken; r++) {
         if (!m->seats[r].filled) {
             wefti_slot_clear(&s->slots[r]);
+            wefti_restart_forget(&s->restarts, s->slots[r].number);
             if (s->slots[r].armed) m->armed--;
             continue;
         }

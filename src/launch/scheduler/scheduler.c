@@ -138,6 +138,7 @@ static void release(wefti_scheduler *s) {
     wefti_free(s->slots);
     wefti_seats_free(s);
     wefti_again_free(s);
+    wefti_restart_budget_free(&s->restarts);
     wefti_free(s->keeper);
     wefti_free(s->told);
     wefti_free(s->called);
@@ -171,6 +172,7 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
     s->numbers = s->room = options->size;
     s->listener = s->poller = s->alarm = -1;
     s->start_ns = s->looked_ns = wefti_now_ns();
+    s->restarts = wefti_restart_budget_of(options->restarts, options->restart_window_seconds);
     s->join_ns = wefti_ns_of_seconds(options->join_seconds, 600);
     s->heartbeat_ns = wefti_ns_of_seconds(options->heartbeat_seconds, 10);
     s->wait_ns = wefti_ns_of_seconds(options->wait_seconds, WEFTI_WAIT_SECONDS);

@@ -33,9 +33,10 @@ typedef struct wefti_scheduler_options {
     bool stands_by;      /* the other one has the job: takes only members that come back from it */
     wefti_span own;      /* ranks of the launcher that runs it; count 0: it starts none */
     int32_t restarts;    /* so often processes that die are started again; 0: never */
-    double join_seconds; /* 0: 600 */
-    double heartbeat_seconds; /* 0: 10 */
-    double wait_seconds;      /* 0: WEFTI_WAIT_SECONDS */
+    double restart_window_seconds; /* within this time; 0: WEFTI_RESTART_WINDOW_SECONDS */
+    double join_seconds;           /* 0: 600 */
+    double heartbeat_seconds;      /* 0: 10 */
+    double wait_seconds;           /* 0: WEFTI_WAIT_SECONDS */
 } wefti_scheduler_options;
 
 /* Where a scheduler runs, and for which job. The texts are borrowed by the options. */

@@ -99,12 +99,12 @@ typedef struct wefti_mending_state {
     wefti_seat *seats;   /* [size] */
     struct {
         int32_t *ranks, count;
-    } * holds;             /* [size] whose states each rank has, as it says itself */
-    int32_t *first;        /* [size + 1], of world.holders */
-    int32_t *holder;       /* of world.holders; NULL: none */
-    int32_t armed, deaths; /* ranks that may be mended, and processes that have died since */
-    wefti_arm elastic;     /* what the ranks allow */
-    bool allows;           /* one has said so */
+    } * holds;          /* [size] whose states each rank has, as it says itself */
+    int32_t *first;     /* [size + 1], of world.holders */
+    int32_t *holder;    /* of world.holders; NULL: none */
+    int32_t armed;      /* ranks that may be mended */
+    wefti_arm elastic;  /* what the ranks allow */
+    bool allows;        /* one has said so */
     int32_t later_size; /* of a world that may have been whole after the last that surely was: the
                            ranks that came from an earlier scheduler do not know; 0: none */
     bool gathered;      /* its ranks came from an earlier scheduler, and say `elastic` again */
@@ -135,7 +135,6 @@ typedef struct wefti_gathering {
 typedef struct wefti_again_state {
     int32_t *lost; /* [size] processes that each number has lost to worlds that began again */
     bool *ending;  /* [size] the last of them was not lost by itself: its world began again */
-    int32_t used;  /* restarts, for all these worlds */
     bool follows;  /* a world has ended, and another one followed */
     char text[WEFTI_TEXT_MAX + 1]; /* why the last one began again; "" none did */
 } wefti_again_state;
@@ -175,6 +174,8 @@ struct wefti_scheduler {
     wefti_mending_state mend;
     wefti_gathering gather;
     wefti_again_state again;
+    wefti_restart_budget restarts; /* of all its worlds */
+    char refusal[512];             /* why a rank is not started again */
     uint64_t generation; /* 0: none yet; while forming: the generation of returning members */
     uint64_t whole;      /* of the world that was whole last */
     uint64_t past;       /* of the last world that all have left; 0: none */

@@ -249,6 +249,7 @@ static weft_status run_in_folder(wefti_launch *l, weft_launch_result *out) {
     if (status >= 0) status = start_processes(l);
     if (status >= 0) status = wefti_launch_watch(l);
     if (not_needed) status = WEFT_OK;
+    wefti_hook_end(l);
     if (l->processes) wefti_launch_clear(l);
     if (l->processes) wefti_launch_wait_for_late(l);
     wefti_launch_report_end(l);
@@ -268,6 +269,7 @@ static weft_status run(wefti_launch *l, weft_launch_result *out) {
     const wefti_override by = {.interface = o->interface,
                                .tls = o->tls,
                                .restarts = o->restarts,
+                               .restart_window_seconds = o->restart_window_seconds,
                                .join_seconds = o->join_seconds,
                                .heartbeat_seconds = o->heartbeat_seconds,
                                .wait_seconds = o->wait_seconds};
@@ -276,6 +278,7 @@ static weft_status run(wefti_launch *l, weft_launch_result *out) {
     /* As that of the scheduler, the address in this process's environment is of another job. */
     (void)snprintf(l->set.standby, sizeof l->set.standby, "%s", o->standby ? o->standby : "");
     if (o->add) WEFT_TRY(wefti_launch_find_job(l));
+    l->restarts = wefti_restart_budget_of(l->set.restarts, l->set.restart_window_seconds);
     out->ranks = l->place.count;
     out->first_rank = l->place.first_rank;
     WEFT_TRY(wefti_command_find(o->command[0], l->set.commands, o->self, &l->program));
@@ -296,6 +299,7 @@ static void free_launch(wefti_launch *l) {
     }
     wefti_free(l->processes);
     wefti_free(l->past);
+    wefti_restart_budget_free(&l->restarts);
     wefti_free(l->place.host_begin);
     wefti_launch_remove_folder(l);
     wefti_reaper_end(l->reaper); /* until now it would have done that */

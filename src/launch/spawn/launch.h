@@ -69,7 +69,9 @@ typedef struct wefti_launch {
     wefti_process *processes; /* [place.count] */
     pid_t *past;              /* processes that others have replaced */
     int64_t past_count, past_room;
-    int restarts;              /* of one process, or of all, as they were told */
+    wefti_restart_budget restarts; /* of one process, or of all, as they were told */
+    pid_t *hooks;                  /* commands of --on-restart that run: hook.c */
+    int64_t hook_count, hook_room;
     int failed;                /* the process whose failure is reported; -1: none */
     bool over;                 /* by the end of a process on another host */
     wefti_end end;             /* that one */
@@ -79,6 +81,18 @@ typedef struct wefti_launch {
     int stopped_by;            /* the signal of a request to stop; 0: none */
 } wefti_launch;
 
+/* hook.c: --on-restart, if it was given. rank -1: of all ranks. */
+void wefti_hook_run(wefti_launch *l, int32_t rank, const char *reason);
+void wefti_hook_check(wefti_launch *l); /* tells of those that have failed */
+void wefti_hook_end(wefti_launch *l);   /* waits for them a moment, then ends them */
+typedef struct wefti_hook_facts {
+    char job[16]; /* its name */
+    int32_t rank; /* -1: all */
+    const char *reason;
+    int64_t count; /* restarts that this launcher has made */
+} wefti_hook_facts;
+weft_status wefti_launch_hook_settings(const wefti_launch *l, const wefti_hook_facts *facts,
+                                       char ***out) WEFT_CHECKED;
 /* The environment of this host's process number `local`, in the arena. */
 /* In TMPDIR, of the run. Folders of launchers that were killed with their reapers go. */
 weft_status wefti_launch_make_folder(wefti_launch *l) WEFT_CHECKED;

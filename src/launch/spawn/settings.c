@@ -74,20 +74,48 @@ static void add_options(list *to) {
     if (to->of->set.tls) add_number(to, "WEFT_TLS", 1);
 }
 
-weft_status wefti_launch_settings(const wefti_launch *l, int local, char ***out) {
+/* The mark comes first, so that a search finds it within the first bytes. */
+static list begin(const wefti_launch *l) {
     enum { OWN = 21 };
     list to = {.of = l, .capacity = OWN};
     for (char **e = environ; *e; e++) to.capacity++;
     for (const char *const *s = l->options->settings; s && *s; s++) to.capacity++;
     to.items = wefti_arena_alloc(l->arena, (size_t)(to.capacity + 1) * sizeof *to.items);
-    WEFT_REQUIRE(to.items, WEFT_E_NOMEM, "no memory for an environment");
-    /* The mark comes first, so that a search finds it within the first bytes. */
-    add(&to, wefti_arena_strdup(l->arena, l->mark));
-    add_place(&to, local);
-    add_options(&to);
-    for (char **e = environ; *e; e++)
-        if (!is_of_launcher(*e)) add(&to, *e);
-    WEFT_REQUIRE(!to.failed, WEFT_E_NOMEM, "no memory for an environment");
-    *out = to.items;
+    if (to.items)
+        add(&to, wefti_arena_strdup(l->arena, l->mark));
+    else
+        to.failed = true;
+    return to;
+}
+
+static weft_status end(list *to, char ***out) {
+    WEFT_REQUIRE(!to->failed, WEFT_E_NOMEM, "no memory for an environment");
+    *out = to->items;
     return WEFT_OK;
+}
+
+weft_status wefti_launch_settings(const wefti_launch *l, int local, char ***out) {
+    list to = begin(l);
+    if (!to.failed) add_place(&to, local);
+    if (!to.failed) add_options(&to);
+    for (char **e = environ; *e && !to.failed; e++)
+        if (!is_of_launcher(*e)) add(&to, *e);
+    return end(&to, out);
+}
+
+weft_status wefti_launch_hook_settings(const wefti_launch *l, const wefti_hook_facts *facts,
+                                       char ***out) {
+    list to = begin(l);
+    if (!to.failed) {
+        add_text(&to, "WEFT_RESTART_JOB", facts->job);
+        if (facts->rank < 0)
+            add_text(&to, "WEFT_RESTART_RANK", "all");
+        else
+            add_number(&to, "WEFT_RESTART_RANK", facts->rank);
+        add_number(&to, "WEFT_RESTART_HOST", l->place.host);
+        add_text(&to, "WEFT_RESTART_REASON", facts->reason);
+        add_number(&to, "WEFT_RESTART_COUNT", (int)facts->count);
+    }
+    for (char **e = environ; *e && !to.failed; e++) add(&to, *e);
+    return end(&to, out);
 }

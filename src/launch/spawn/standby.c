@@ -201,6 +201,7 @@ static weft_status schedule(alone *a, weft_launch_role role, wefti_launch_place 
     const wefti_override by = {.interface = o->interface,
                                .tls = o->tls,
                                .restarts = o->restarts,
+                               .restart_window_seconds = o->restart_window_seconds,
                                .join_seconds = o->join_seconds,
                                .heartbeat_seconds = o->heartbeat_seconds,
                                .wait_seconds = o->wait_seconds};

@@ -117,45 +117,68 @@ static int agreed_request(const wefti_launch *l, int process) {
     return wefti_is_request(p->code - 128) ? p->code - 128 : 0;
 }
 
-static void tell_restart(wefti_launch *l, const char *why, const char *what, int64_t pause_ns) {
+/* rank: WEFTI_RESTART_NOBODY for all. */
+static void tell_restart(wefti_launch *l, int32_t rank, const char *why, const char *what,
+                         int64_t pause_ns) {
     const weft_launch_events *e = &l->options->events;
+    const int64_t now_ns = wefti_now_ns();
     char text[512], when[64] = "";
-    l->restarts++;
     if (pause_ns > 0)
-        (void)snprintf(when, sizeof when, " in %.3g s, since it keeps failing",
+        (void)snprintf(when, sizeof when, " in %.3g s, since that happens again and again",
                        (double)pause_ns * 1e-9);
-    (void)snprintf(text, sizeof text, "%.400s; %s (%d of %d%s)%s", why, what, l->restarts,
-                   l->set.restarts, l->place.hosts > 1 ? " for all hosts" : "", when);
+    /* The scheduler has counted it, with those of all hosts. */
+    const bool counted = wefti_restart_take(&l->restarts, rank, now_ns);
+    if (!counted) l->restarts.all++;
+    (void)snprintf(text, sizeof text, "%.400s; %s (%d of %d%s)%s", why, what,
+                   wefti_restart_used(&l->restarts, now_ns), l->set.restarts,
+                   l->place.hosts > 1 ? " for all hosts" : "", when);
     if (e->note) e->note(e->context, text);
+    wefti_hook_run(l, rank, why);
+}
+
+/* A rank that is not started again may have failed often: which, where, how often. */
+static void tell_row(wefti_launch *l, int local) {
+    const weft_launch_events *e = &l->options->events;
+    const int rank = l->place.first_rank + local;
+    char text[256];
+    int64_t ns;
+    const int32_t row = wefti_restart_row(&l->restarts, rank, wefti_now_ns(), &ns);
+    if (row < 2 || !e->note) return;
+    (void)snprintf(text, sizeof text,
+                   "rank %d on host %d has failed %d times within %.3g s, and is not started again",
+                   rank, l->place.host, (int)row, (double)ns * 1e-9);
+    e->note(e->context, text);
 }
 
 /* Once for all of them. Of a process that has not died by itself the scheduler knows why. */
-static void tell_restart_of_all(wefti_launch *l, int local, const wefti_end *end) {
+static void tell_restart_of_all(wefti_launch *l, int local, const wefti_end *end,
+                                int64_t pause_ns) {
     const wefti_process *p = &l->processes[local];
     const bool died = p->signal && !p->killed;
     if (p->of_all) return;
     for (int i = 0; i < l->place.count; i++) l->processes[i].of_all = true;
     char *why = died || !l->scheduler ? NULL : wefti_scheduler_again_text(l->scheduler);
     const char *text = died ? end->text : "a rank of the job was lost";
-    tell_restart(l, why ? why : text, "all ranks are started again", 0);
+    tell_restart(l, WEFTI_RESTART_NOBODY, why ? why : text, "all ranks are started again",
+                 pause_ns);
     wefti_free(why);
 }
 
-/* The answer is YES or ALL. One that has ended for the sake of others is no failure. */
+/* The answer is YES or ALL. If all begin again, each of them pauses: whose failure it was is not
+ * always known, as of ranks that end by themselves to be started again. */
 static void begin_pause(wefti_launch *l, int process, wefti_again again) {
     wefti_process *p = &l->processes[process];
     const wefti_restart_rule rule =
         wefti_restart_rule_of(wefti_ns_of_seconds(l->set.join_seconds, 600));
-    const bool failed = again == WEFTI_AGAIN_YES || (p->signal && !p->killed);
     wefti_end end;
     wefti_launch_end(l, process, &end);
     p->follows = again;
     p->undecided = true;
-    const int64_t pause_ns = wefti_restart_lost(&p->row, &rule, failed, wefti_now_ns());
+    const int64_t pause_ns = wefti_restart_lost(&p->row, &rule, wefti_now_ns());
     if (again == WEFTI_AGAIN_ALL)
-        tell_restart_of_all(l, process, &end);
+        tell_restart_of_all(l, process, &end, pause_ns);
     else
-        tell_restart(l, end.text, "it is started again", pause_ns);
+        tell_restart(l, end.rank, end.text, "it is started again", pause_ns);
 }
 
 static bool is_restart(wefti_again again) {
@@ -218,8 +241,9 @@ static void note_ends(watch *w) {
         if (goes_on(w, i)) continue;
         p->undecided = false;
         w->running--;
-        if (goes_on_without(w, i)) continue;
         p->failed = p->code != 0 || p->signal != 0;
+        if (p->failed && w->phase == RUNNING) tell_row(l, i);
+        if (goes_on_without(w, i)) continue;
         if (!p->given_up) wefti_launch_report(l, i);
         if (p->failed) blame(w, i);
     }
@@ -347,6 +371,7 @@ weft_status wefti_launch_watch(wefti_launch *l) {
         wait_for_events(&w);
         wefti_reaper_check(l->reaper);
         end_dead(l);
+        wefti_hook_check(l);
         note_ends(&w);
         note_elsewhere(&w);
         note_refusal(&w);

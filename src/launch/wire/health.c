@@ -13,7 +13,7 @@ static void pack_rank(wefti_pack *p, const wefti_rank_health *r) {
 
 weft_status wefti_health_encode(const wefti_job_health *m, const wefti_rank_health *rank,
                                 unsigned char **out, size_t *out_bytes) {
-    enum { HEAD = 40 };
+    enum { HEAD = 44 };
     const size_t room = HEAD + WEFTI_TEXT_MAX + WEFTI_STATE_RANK * (size_t)m->ranks;
     WEFT_NEW_ARRAY(*out, unsigned char, room);
     wefti_pack p = {.data = *out, .room = room};
@@ -21,6 +21,7 @@ weft_status wefti_health_encode(const wefti_job_health *m, const wefti_rank_heal
     wefti_pack_u64(&p, m->generation);
     wefti_pack_u32(&p, (uint32_t)m->size);
     wefti_pack_u32(&p, (uint32_t)m->here);
+    wefti_pack_u32(&p, (uint32_t)m->restarts);
     wefti_pack_u64(&p, (uint64_t)m->heartbeat_ns);
     wefti_pack_text(&p, m->text, WEFTI_TEXT_MAX);
     wefti_pack_u32(&p, (uint32_t)m->ranks);
@@ -54,17 +55,20 @@ weft_status wefti_health_decode(const wefti_frame *frame, wefti_job_health *out,
     const uint32_t state = wefti_unpack_u32(&u);
     out->generation = wefti_unpack_u64(&u);
     const uint32_t size = wefti_unpack_u32(&u), here = wefti_unpack_u32(&u);
+    const uint32_t restarts = wefti_unpack_u32(&u);
     out->heartbeat_ns = unpack_ns(&u);
     wefti_unpack_text(&u, out->text, WEFTI_TEXT_MAX);
     const uint32_t ranks = wefti_unpack_u32(&u);
     if (state >= WEFTI_JOB_STATES || size == 0 || size > WEFTI_RANKS_MAX || here > size ||
-        (ranks != 0 && ranks != size) || u.bytes - u.at != WEFTI_STATE_RANK * (size_t)ranks)
+        restarts > INT32_MAX || (ranks != 0 && ranks != size) ||
+        u.bytes - u.at != WEFTI_STATE_RANK * (size_t)ranks)
         u.bad = true;
     *out_rank = NULL;
     if (u.bad) return wefti_unpack_end(&u, "state");
     out->state = (wefti_job_state)state;
     out->size = (int32_t)size;
     out->here = (int32_t)here;
+    out->restarts = (int32_t)restarts;
     out->ranks = (int32_t)ranks;
     if (ranks > 0) WEFT_NEW_ARRAY(rank, wefti_rank_health, ranks);
     for (uint32_t r = 0; r < ranks; r++) unpack_rank(&u, (int32_t)ranks, &rank[r]);

@@ -376,6 +376,7 @@ typedef struct wefti_job_health { /* STATE */
     wefti_job_state state;
     uint64_t generation; /* 0: none yet */
     int32_t size, here;
+    int32_t restarts; /* that the job has had, as far as its scheduler knows */
     int64_t heartbeat_ns;
     char text[WEFTI_TEXT_MAX + 1];
     int32_t ranks; /* size or 0 */
