@@ -31,7 +31,7 @@ module weft_c ! what goes straight to C
         WEFT_E_LOST = -43, WEFT_E_RECOVERED = -44, WEFT_E_DEVICE = -60, WEFT_E_BUG = -99
     integer, parameter :: WEFT_VERSION_MAJOR = 0, WEFT_VERSION_MINOR = 1, WEFT_VERSION_PATCH = 0 ! of this module; the library: weft_version_number
     integer, parameter :: WEFT_RANK_OWN = -1, WEFT_RANK_NONE = -2 ! of weft_error_rank
-    integer, parameter :: WEFT_MAX_RANK = 8, WEFT_MAX_END_TOKENS = 16
+    integer, parameter :: WEFT_MAX_RANK = 8, WEFT_MAX_END_TOKENS = 16, WEFT_LORA_TARGETS = 128
     enum, bind(C)
         enumerator :: WEFT_F32, WEFT_BF16, WEFT_F16, WEFT_F64, WEFT_I32, WEFT_I64, WEFT_U16, WEFT_U8, WEFT_BOOL
     end enum
@@ -202,6 +202,11 @@ module weft_c ! what goes straight to C
             transient_bytes, saved_bytes
         real(c_double) :: forward_flops, backward_flops
     end type
+    type, bind(C) :: weft_lora ! adapters of low rank; rank 0: none
+        integer(c_int64_t) :: rank = 0
+        real(c_double) :: alpha = 0, dropout = 0
+        character(kind=c_char) :: targets(WEFT_LORA_TARGETS) = char(0)
+    end type
     type, bind(C) :: weft_model_config ! 0: the family's default
         integer(c_int) :: family = WEFT_FAMILY_GPT2
         integer(c_int64_t) :: layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, context = 0, vocab = 0, head_dim = 0, &
@@ -215,6 +220,7 @@ module weft_c ! what goes straight to C
             no_qkv_bias = .false.
         integer(c_int64_t) :: experts = 0, experts_per_token = 0
         real(c_double) :: capacity_factor = 0, aux_loss = 0
+        type(weft_lora) :: lora
         integer(c_int64_t) :: cache = 0, cache_rows = 0, asked = 0, end_count = 0
         integer(c_int32_t) :: ends(WEFT_MAX_END_TOKENS) = 0
         logical(c_bool) :: has_begin = .false., has_pad = .false.

@@ -33,6 +33,10 @@ weft_value weft_fortran_state(weft_graph *g, const CFI_cdesc_t *name, int dtype,
     WEFT_FORTRAN_TEXT(text, name);
     return weft_state(g, text, desc_of(dtype, shape), *init);
 }
+weft_status weft_fortran_freeze(weft_graph *g, const CFI_cdesc_t *pattern, bool frozen) {
+    WEFT_FORTRAN_TEXT(text, pattern);
+    return weft_freeze(g, text, frozen);
+}
 void weft_fortran_cell_begin(weft_graph *g, const CFI_cdesc_t *name) {
     WEFT_FORTRAN_TEXT(text, name);
     weft_cell_begin(g, "%s", text);
