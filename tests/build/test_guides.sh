@@ -9,12 +9,13 @@ set -u
 root=$PWD
 commands=$WEFT_BUILD_DIR/compile_commands.json
 [ -f "$commands" ] || { echo "SKIP: this generator writes no compile_commands.json"; exit 77; }
-if "$WEFT_BUILD_DIR/weft" train job.yaml --job 2>&1 | grep -q 'no libyaml'; then
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+echo 'model: {family: gpt2}' >"$work/job.yaml"
+if "$WEFT_BUILD_DIR/weft" train "$work/job.yaml" --job 2>&1 | grep -q 'no libyaml'; then
     echo "SKIP: this build has no libyaml, which reads the pages' job files"
     exit 77
 fi
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 unset WEFT_RANK WEFT_SIZE RANK WORLD_SIZE MASTER_ADDR MASTER_PORT MS_ROLE RANK_TABLE_FILE
 tree=$work/tree
 mkdir "$tree"
