@@ -19,10 +19,10 @@ static size_t next_layer(const char **list, const char **out) {
     return length;
 }
 
-bool wefti_lora_targets(const weft_lora *lora, const char *layer) {
+bool wefti_lora_targets(const weft_lora *lora, const char *layer, size_t length) {
     const char *rest = lora->targets, *name;
     for (size_t n; lora->rank && (n = next_layer(&rest, &name)) > 0;)
-        if (strlen(layer) == n && !memcmp(layer, name, n)) return true;
+        if (length == n && !memcmp(layer, name, n)) return true;
     return false;
 }
 
@@ -38,12 +38,15 @@ static weft_status check_layer(const weft_model_config *c, const char *name, siz
     const wefti_family_split *rows = wefti_family_splits(&count);
     char list[WEFT_LORA_TARGETS] = "";
     for (int i = 0; i < count; i++) {
-        const char *layer = rows[i].layer;
+        size_t n;
+        const char *layer = wefti_split_adapter(&rows[i], &n);
         if (!layer || !(rows[i].families >> c->family & 1)) continue;
-        if (strlen(layer) == length && !memcmp(layer, name, length)) return WEFT_OK;
+        if (length == n && !memcmp(layer, name, n)) return WEFT_OK;
+        char each[32];
         const size_t used = strlen(list);
-        if (!strstr(list, layer))
-            (void)snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", layer);
+        (void)snprintf(each, sizeof each, "%.*s", (int)n, layer);
+        if (!strstr(list, each))
+            (void)snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", each);
     }
     WEFT_FAIL(WEFT_E_ARG,
               "model.lora.targets has '%.*s'; the layers of %s that can have adapters "
@@ -81,7 +84,7 @@ weft_value wefti_lora(const wefti_model_build *b, const char *layer, const char 
     const weft_lora *l = &b->c->lora;
     const weft_desc desc = weft_value_desc(g, x);
     char name[WEFTI_MODEL_NAME_BYTES];
-    if (!wefti_lora_targets(l, layer) || desc.rank < 1) return y;
+    if (!wefti_lora_targets(l, layer, strlen(layer)) || desc.rank < 1) return y;
     const int64_t in = desc.shape[desc.rank - 1];
     const weft_init spread = {WEFT_INIT_UNIFORM, 1 / sqrt((double)in)};
     (void)snprintf(name, sizeof name, "%slora_A.weight", prefix);

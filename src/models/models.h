@@ -44,8 +44,8 @@ weft_value wefti_dense(const wefti_model_build *b, const char *name, weft_value 
 
 /* Fills in defaults of c->lora, and checks it. */
 weft_status wefti_lora_complete(weft_model_config *c);
-/* Whether `targets` lists the layer. */
-bool wefti_lora_targets(const weft_lora *lora, const char *layer);
+/* Whether `targets` lists the layer of these bytes. */
+bool wefti_lora_targets(const weft_lora *lora, const char *layer, size_t length);
 /* Whether the parameter of this name is one of an adapter. */
 bool wefti_lora_is_adapter(const char *parameter);
 /* y [..., out...] with what the adapter of the layer adds for x [..., in]; y itself if it has none.

@@ -1,7 +1,7 @@
 /* The table of usual splits: see models/splits.h. */
 #include "models/splits.h"
 
-#include <stddef.h>
+#include <string.h>
 
 #include "models/family.h"
 #include "models/models.h"
@@ -21,67 +21,77 @@ enum {
 };
 
 static const wefti_family_split splits[] = {
-    {GPT2_BOTH, WEFTI_SPLIT_VOCABULARY, "embed.wte:embedding", "vocab", NULL},
-    {GPT2_BOTH, WEFTI_SPLIT_HEADS, "h.*.attn.c_attn:linear", "n1", NULL}, /* [3, heads * dim] */
-    {GPT2_BOTH, WEFTI_SPLIT_HEADS, "h.*.attn:attention", "heads", NULL},
-    {GPT2_BOTH, WEFTI_SPLIT_HEADS, "h.*.attn.c_proj:linear", "k", NULL},
-    {GPT2, WEFTI_SPLIT_TENSOR, "h.*.mlp.c_fc:linear", "n0", NULL},
-    {GPT2, WEFTI_SPLIT_TENSOR, "h.*.mlp.c_proj:linear", "k", NULL},
-    {GPT2_EXPERTS, WEFTI_SPLIT_EXPERT, "h.*.moe.experts.*:moe_linear", "experts", NULL},
-    {GPT2_EXPERTS, WEFTI_SPLIT_EXPERT_WIDTH, "h.*.moe.experts.c_fc:moe_linear", "n", NULL},
-    {GPT2_EXPERTS, WEFTI_SPLIT_EXPERT_WIDTH, "h.*.moe.experts.c_proj:moe_linear", "k", NULL},
-    {GPT2_BOTH, WEFTI_SPLIT_SEQUENCE, "h.*.ln_?:layer_norm", "in0.1", NULL},
-    {GPT2_BOTH, WEFTI_SPLIT_SEQUENCE, "h.*[0-9]:add", "in0.1", NULL},
-    {GPT2_BOTH, WEFTI_SPLIT_SEQUENCE, "head.ln_f:layer_norm", "in0.1", NULL},
-    {GPT2_BOTH, WEFTI_SPLIT_VOCABULARY, "head.*:linear", "n0", NULL},
+    {GPT2_BOTH, WEFTI_SPLIT_VOCABULARY, "embed.wte:embedding", "vocab"},
+    {GPT2_BOTH, WEFTI_SPLIT_HEADS, "h.*.attn.c_attn:linear", "n1"}, /* [3, heads * dim] */
+    {GPT2_BOTH, WEFTI_SPLIT_HEADS, "h.*.attn:attention", "heads"},
+    {GPT2_BOTH, WEFTI_SPLIT_HEADS, "h.*.attn.c_proj:linear", "k"},
+    {GPT2, WEFTI_SPLIT_TENSOR, "h.*.mlp.c_fc:linear", "n0"},
+    {GPT2, WEFTI_SPLIT_TENSOR, "h.*.mlp.c_proj:linear", "k"},
+    {GPT2_EXPERTS, WEFTI_SPLIT_EXPERT, "h.*.moe.experts.*:moe_linear", "experts"},
+    {GPT2_EXPERTS, WEFTI_SPLIT_EXPERT_WIDTH, "h.*.moe.experts.c_fc:moe_linear", "n"},
+    {GPT2_EXPERTS, WEFTI_SPLIT_EXPERT_WIDTH, "h.*.moe.experts.c_proj:moe_linear", "k"},
+    {GPT2_BOTH, WEFTI_SPLIT_SEQUENCE, "h.*.ln_?:layer_norm", "in0.1"},
+    {GPT2_BOTH, WEFTI_SPLIT_SEQUENCE, "h.*[0-9]:add", "in0.1"},
+    {GPT2_BOTH, WEFTI_SPLIT_SEQUENCE, "head.ln_f:layer_norm", "in0.1"},
+    {GPT2_BOTH, WEFTI_SPLIT_VOCABULARY, "head.*:linear", "n0"},
     /* Adapters: B as the columns of their layer, A as its rows. */
-    {GPT2_BOTH, WEFTI_SPLIT_HEADS, "h.*.attn.c_attn.lora_B:linear", "n1", "c_attn"},
-    {GPT2_BOTH, WEFTI_SPLIT_HEADS, "h.*.attn.c_proj.lora_A:linear", "k", "c_proj"},
-    {GPT2, WEFTI_SPLIT_TENSOR, "h.*.mlp.c_fc.lora_B:linear", "n0", "c_fc"},
-    {GPT2, WEFTI_SPLIT_TENSOR, "h.*.mlp.c_proj.lora_A:linear", "k", "c_proj"},
+    {GPT2_BOTH, WEFTI_SPLIT_HEADS, "h.*.attn.c_attn.lora_B:linear", "n1"},
+    {GPT2_BOTH, WEFTI_SPLIT_HEADS, "h.*.attn.c_proj.lora_A:linear", "k"},
+    {GPT2, WEFTI_SPLIT_TENSOR, "h.*.mlp.c_fc.lora_B:linear", "n0"},
+    {GPT2, WEFTI_SPLIT_TENSOR, "h.*.mlp.c_proj.lora_A:linear", "k"},
 
-    {LLAMA_ALL, WEFTI_SPLIT_VOCABULARY, "embed.embed_tokens:embedding", "vocab", NULL},
-    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.self_attn.[qkv]_proj:linear", "n0", NULL},
-    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.self_attn:attention", "heads", NULL},
-    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.self_attn.o_proj:linear", "k", NULL},
-    {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.mlp.gate_proj:linear", "n0", NULL},
-    {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.mlp.up_proj:linear", "n0", NULL},
-    {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.mlp.down_proj:linear", "k", NULL},
-    {LLAMA_EXPERTS, WEFTI_SPLIT_EXPERT, "layers.*.experts.*:moe_linear", "experts", NULL},
-    {LLAMA_EXPERTS, WEFTI_SPLIT_EXPERT_WIDTH, "layers.*.experts.w[13]:moe_linear", "n", NULL},
-    {LLAMA_EXPERTS, WEFTI_SPLIT_EXPERT_WIDTH, "layers.*.experts.w2:moe_linear", "k", NULL},
-    {LLAMA_ALL, WEFTI_SPLIT_SEQUENCE, "layers.*_layernorm:rms_norm", "in0.1", NULL},
-    {LLAMA_ALL, WEFTI_SPLIT_SEQUENCE, "layers.*[0-9]:add", "in0.1", NULL},
-    {LLAMA_ALL, WEFTI_SPLIT_SEQUENCE, "head.norm:rms_norm", "in0.1", NULL},
-    {LLAMA_ALL, WEFTI_SPLIT_VOCABULARY, "head.*:linear", "n0", NULL},
-    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.q_proj.lora_B:linear", "n0", "q_proj"},
-    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.k_proj.lora_B:linear", "n0", "k_proj"},
-    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.v_proj.lora_B:linear", "n0", "v_proj"},
-    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.o_proj.lora_A:linear", "k", "o_proj"},
-    {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.gate_proj.lora_B:linear", "n0", "gate_proj"},
-    {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.up_proj.lora_B:linear", "n0", "up_proj"},
-    {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.down_proj.lora_A:linear", "k", "down_proj"},
+    {LLAMA_ALL, WEFTI_SPLIT_VOCABULARY, "embed.embed_tokens:embedding", "vocab"},
+    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.self_attn.[qkv]_proj:linear", "n0"},
+    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.self_attn:attention", "heads"},
+    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.self_attn.o_proj:linear", "k"},
+    {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.mlp.gate_proj:linear", "n0"},
+    {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.mlp.up_proj:linear", "n0"},
+    {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.mlp.down_proj:linear", "k"},
+    {LLAMA_EXPERTS, WEFTI_SPLIT_EXPERT, "layers.*.experts.*:moe_linear", "experts"},
+    {LLAMA_EXPERTS, WEFTI_SPLIT_EXPERT_WIDTH, "layers.*.experts.w[13]:moe_linear", "n"},
+    {LLAMA_EXPERTS, WEFTI_SPLIT_EXPERT_WIDTH, "layers.*.experts.w2:moe_linear", "k"},
+    {LLAMA_ALL, WEFTI_SPLIT_SEQUENCE, "layers.*_layernorm:rms_norm", "in0.1"},
+    {LLAMA_ALL, WEFTI_SPLIT_SEQUENCE, "layers.*[0-9]:add", "in0.1"},
+    {LLAMA_ALL, WEFTI_SPLIT_SEQUENCE, "head.norm:rms_norm", "in0.1"},
+    {LLAMA_ALL, WEFTI_SPLIT_VOCABULARY, "head.*:linear", "n0"},
+    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.q_proj.lora_B:linear", "n0"},
+    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.k_proj.lora_B:linear", "n0"},
+    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.v_proj.lora_B:linear", "n0"},
+    {LLAMA_ALL, WEFTI_SPLIT_HEADS, "layers.*.o_proj.lora_A:linear", "k"},
+    {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.gate_proj.lora_B:linear", "n0"},
+    {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.up_proj.lora_B:linear", "n0"},
+    {LLAMA_DENSE, WEFTI_SPLIT_TENSOR, "layers.*.down_proj.lora_A:linear", "k"},
 
-    {BERT, WEFTI_SPLIT_VOCABULARY, "embeddings.*word_embeddings:embedding", "vocab", NULL},
-    {BERT, WEFTI_SPLIT_HEADS, "encoder.layer.*.attention.self.*:linear", "n0", NULL},
-    {VIT, WEFTI_SPLIT_HEADS, "encoder.layer.*.attention.attention.*:linear", "n0", NULL},
-    {ENCODERS, WEFTI_SPLIT_HEADS, "encoder.layer.*:attention", "heads", NULL},
-    {ENCODERS, WEFTI_SPLIT_HEADS, "encoder.layer.*.attention.output.dense:linear", "k", NULL},
-    {ENCODERS, WEFTI_SPLIT_TENSOR, "encoder.layer.*.intermediate.dense:linear", "n0", NULL},
-    {ENCODERS, WEFTI_SPLIT_TENSOR, "encoder.layer.*[0-9].output.dense:linear", "k", NULL},
-    {BERT, WEFTI_SPLIT_SEQUENCE, "encoder.layer.*LayerNorm:layer_norm", "in0.1", NULL},
-    {BERT, WEFTI_SPLIT_SEQUENCE, "encoder.layer.*.output:add", "in0.1", NULL},
-    {VIT, WEFTI_SPLIT_SEQUENCE, "encoder.layer.*.layernorm_*:layer_norm", "in0.1", NULL},
-    {VIT, WEFTI_SPLIT_SEQUENCE, "encoder.layer.*[0-9]:add", "in0.1", NULL},
-    {BERT, WEFTI_SPLIT_VOCABULARY, "cls.predictions.*word_embeddings:linear", "n0", NULL},
+    {BERT, WEFTI_SPLIT_VOCABULARY, "embeddings.*word_embeddings:embedding", "vocab"},
+    {BERT, WEFTI_SPLIT_HEADS, "encoder.layer.*.attention.self.*:linear", "n0"},
+    {VIT, WEFTI_SPLIT_HEADS, "encoder.layer.*.attention.attention.*:linear", "n0"},
+    {ENCODERS, WEFTI_SPLIT_HEADS, "encoder.layer.*:attention", "heads"},
+    {ENCODERS, WEFTI_SPLIT_HEADS, "encoder.layer.*.attention.output.dense:linear", "k"},
+    {ENCODERS, WEFTI_SPLIT_TENSOR, "encoder.layer.*.intermediate.dense:linear", "n0"},
+    {ENCODERS, WEFTI_SPLIT_TENSOR, "encoder.layer.*[0-9].output.dense:linear", "k"},
+    {BERT, WEFTI_SPLIT_SEQUENCE, "encoder.layer.*LayerNorm:layer_norm", "in0.1"},
+    {BERT, WEFTI_SPLIT_SEQUENCE, "encoder.layer.*.output:add", "in0.1"},
+    {VIT, WEFTI_SPLIT_SEQUENCE, "encoder.layer.*.layernorm_*:layer_norm", "in0.1"},
+    {VIT, WEFTI_SPLIT_SEQUENCE, "encoder.layer.*[0-9]:add", "in0.1"},
+    {BERT, WEFTI_SPLIT_VOCABULARY, "cls.predictions.*word_embeddings:linear", "n0"},
 
-    {PERCEPTRON, WEFTI_SPLIT_TENSOR, "layers.*[02468]:linear", "n0", NULL},
-    {PERCEPTRON, WEFTI_SPLIT_TENSOR, "layers.*[13579]:linear", "k", NULL},
+    {PERCEPTRON, WEFTI_SPLIT_TENSOR, "layers.*[02468]:linear", "n0"},
+    {PERCEPTRON, WEFTI_SPLIT_TENSOR, "layers.*[13579]:linear", "k"},
 };
+
+const char *wefti_split_adapter(const wefti_family_split *row, size_t *out_length) {
+    const char *end = strstr(row->match, ".lora_"), *begin = end;
+    if (!end) return NULL;
+    while (begin > row->match && begin[-1] != '.') begin--;
+    *out_length = (size_t)(end - begin);
+    return begin;
+}
 
 bool wefti_split_applies(const wefti_family_split *row, const weft_model_config *c) {
     if (!(row->families >> c->family & 1)) return false;
-    return !row->layer || wefti_lora_targets(&c->lora, row->layer);
+    size_t length;
+    const char *layer = wefti_split_adapter(row, &length);
+    return !layer || wefti_lora_targets(&c->lora, layer, length);
 }
 
 const wefti_family_split *wefti_family_splits(int *out_count) {

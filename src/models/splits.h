@@ -5,6 +5,8 @@
 #ifndef WEFTI_MODELS_SPLITS_H
 #define WEFTI_MODELS_SPLITS_H
 
+#include <stddef.h>
+
 #include "weft/model.h"
 
 typedef enum wefti_split_role {
@@ -22,10 +24,11 @@ typedef struct wefti_family_split {
     wefti_split_role role;
     const char *match;  /* pattern over the names of ops, as in a plan */
     const char *factor; /* a factor or dimension of these ops */
-    const char *layer;  /* of an adapter: the layer that has it, if the model's adapters list it;
-                           else NULL */
 } wefti_family_split;
 
+/* The layer whose adapter a row is about: "q_proj" of "layers.*.q_proj.lora_B:linear". NULL: none.
+ */
+const char *wefti_split_adapter(const wefti_family_split *row, size_t *out_length);
 /* Whether a model of this configuration has the ops of the row: its family does, and, for rows of
  * adapters, the configuration lists their layer. */
 bool wefti_split_applies(const wefti_family_split *row, const weft_model_config *c);

@@ -119,7 +119,11 @@ static void splits_cover_blocks(void **state) {
         for (int i = 0; i < count; i++) {
             search s = {.match = rows[i].match, .family = family};
             if (!(rows[i].families >> f & 1)) continue;
-            weft_graph *adapted = rows[i].layer ? deep(family, rows[i].layer) : NULL;
+            char layer[NAME];
+            size_t length = 0;
+            const char *of = wefti_split_adapter(&rows[i], &length);
+            (void)snprintf(layer, sizeof layer, "%.*s", (int)length, of ? of : "");
+            weft_graph *adapted = of ? deep(family, layer) : NULL;
             visit(&s, adapted ? adapted : g);
             weft_graph_destroy(adapted);
             if (!s.found)
