@@ -68,7 +68,9 @@ static weft_status find_splits(const weft_session *s, int index, const weft_tens
     return check_splits(out, info, ranks);
 }
 
-/* Places the pieces in the whole tensor. The first rank of each region counts. */
+/* Places the pieces in the whole tensor. Piece k has part p_d = k / stride_d mod parts_d along
+ * dimension d. It counts if k is the sum of all p_d stride_d: of each region that is one piece at
+ * most, and the first of them if the strides fit into each other. */
 static weft_status place_pieces(const splits *how, const weft_tensor_info *info,
                                 wefti_session_piece *pieces, int32_t count, weft_desc *whole) {
     const int rank = info->desc.rank;
@@ -80,13 +82,15 @@ static weft_status place_pieces(const splits *how, const weft_tensor_info *info,
     }
     for (int32_t k = 0; k < count; k++) {
         wefti_region *box = &pieces[k].box;
+        int64_t first = 0;
+        for (int d = 0; d < rank; d++) {
+            if (!how->parts[d]) continue;
+            const int32_t part = k / how->stride[d] % how->parts[d];
+            box->begin[d] = part * info->desc.shape[d];
+            first += (int64_t)part * how->stride[d];
+        }
         pieces[k].term = false;
-        pieces[k].counts = true;
-        for (int d = 0; d < rank; d++)
-            if (how->parts[d])
-                box->begin[d] = k / how->stride[d] % how->parts[d] * info->desc.shape[d];
-        for (int32_t i = 0; i < k; i++)
-            pieces[k].counts &= !wefti_regions_equal(&pieces[i].box, box, rank);
+        pieces[k].counts = first == k;
         counting += pieces[k].counts;
     }
     WEFT_REQUIRE(counting == parts, WEFT_E_ARG,

@@ -9,9 +9,9 @@
  *   some rank has failed       -> NONE          -> NONE             -> NONE
  *   the world breaks           -                -> NONE             -> NONE
  *
- * The ranks hear at each step whether some rank is busy (train/together.c), and go on together
- * behind it. At the end of a run they wait. Before they leave WRITTEN and COMMITTED they agree on
- * what each one has come to. So all ranks are always in the same state, and know of the same
+ * The ranks of a run hear at each step whether some rank is busy, and go on together behind it. At
+ * the end of a run, and in programs, they wait. Before they leave WRITTEN and COMMITTED they agree
+ * on what each one has come to. So all ranks are always in the same state, and know of the same
  * failure. */
 #include "base/text.h"
 #include "session/save/parts.h"
