@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!text) return 0;
     memcpy(text, data, size);
     text[size] = '\0';
-    if (weft_job_import("options", text, (int64_t)size, 0, &job, &notes) >= 0) {
+    if (weft_job_import("options", text, (int64_t)size, NULL, 0, &job, &notes) >= 0) {
         weft_job *read;
         if (weft_job_parse("job", job, (int64_t)strlen(job), NULL, 0, &read) >= 0)
             weft_job_free(read);

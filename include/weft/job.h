@@ -264,13 +264,16 @@ WEFT_API void weft_job_free(weft_job *job); /* NULL is legal */
 /** Translate options of Megatron-LM to a job file: model, training and the split over devices.
  * @param name      stands for the text in messages
  * @param text      [bytes] a shell script or a list of options; variables that it sets are replaced
+ * @param variables "NAME=value" that a script finds, as its environment; the last one is NULL.
+ *   NULL: none
  * @param devices   number of devices; 0: as the options say (torchrun's nnodes, nproc_per_node)
  * @param out_job   YAML without data.path; free with weft_text_free
  * @param out_notes a line for each option that a job cannot express, "" for none; weft_text_free
  * @return WEFT_E_ARG for options that contradict each other, with line and option; WEFT_E_NO_IMPL
  * for a model that is no family of weft; WEFT_E_NOMEM */
-WEFT_API weft_status weft_job_import(const char *name, const char *text, int64_t bytes, int devices,
-                                     char **out_job, char **out_notes) WEFT_CHECKED;
+WEFT_API weft_status weft_job_import(const char *name, const char *text, int64_t bytes,
+                                     const char *const *variables, int devices, char **out_job,
+                                     char **out_notes) WEFT_CHECKED;
 #define WEFT_SYSTEM_LIST(X) X(MEGATRON, "megatron") X(TORCHTITAN, "torchtitan")
 #define WEFT_CHOICE(name, text) WEFT_SYSTEM_##name,
 typedef enum weft_system { WEFT_SYSTEM_LIST(WEFT_CHOICE) WEFT_SYSTEMS } weft_system;

@@ -149,51 +149,13 @@ static char *read_whole(const char *path, int64_t *out_bytes) {
     return NULL;
 }
 
-/* Whether the shell could set a variable to this in one line. */
-static bool can_be_set(const char *entry) {
-    const char *sign = strchr(entry, '=');
-    if (!sign || sign == entry || strpbrk(sign, "\n\r")) return false;
-    for (const char *c = entry; c < sign; c++)
-        if (!(*c == '_' || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
-              (c > entry && *c >= '0' && *c <= '9')))
-            return false;
-    return true;
-}
-
-/* Sets the variables of the environment in the first line of the script. NULL: no memory. */
-static char *with_environment(char *script, int64_t *bytes) {
-    size_t room = (size_t)*bytes + 1, used = 0;
-    for (char **e = environ; *e; e++) room += 4 * strlen(*e) + 5;
-    char *text = malloc(room);
-    for (char **e = environ; text && *e; e++) {
-        if (!can_be_set(*e)) continue;
-        const char *value = strchr(*e, '=') + 1;
-        memcpy(text + used, *e, (size_t)(value - *e));
-        used += (size_t)(value - *e);
-        text[used++] = '\'';
-        for (; *value; value++) {
-            const char *quoted = *value == '\'' ? "'\\''" : NULL;
-            if (quoted) memcpy(text + used, quoted, 4);
-            if (!quoted) text[used] = *value;
-            used += quoted ? 4 : 1;
-        }
-        memcpy(text + used, "'; ", 3);
-        used += 3;
-    }
-    if (text) memcpy(text + used, script, (size_t)*bytes);
-    *bytes += (int64_t)used;
-    free(script);
-    return text;
-}
-
 static int load_imported(const cli_job_source *source, const word_list *list, weft_job **out) {
     int64_t bytes;
     char *options = read_whole(source->import, &bytes), *job = NULL, *notes = NULL;
     if (!options) return CLI_FAILED;
-    if (source->import_env) options = with_environment(options, &bytes);
-    if (!options) return cli_complain("out of memory");
-    weft_status status =
-        weft_job_import(source->import, options, bytes, (int)source->devices, &job, &notes);
+    const char *const *variables = (const char *const *)(source->import_env ? environ : NULL);
+    weft_status status = weft_job_import(source->import, options, bytes, variables,
+                                         (int)source->devices, &job, &notes);
     free(options);
     if (status >= 0) {
         cli_unmatched(notes);

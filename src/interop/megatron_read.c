@@ -395,8 +395,7 @@ static weft_status write_training(const importing *i, wefti_text *out) {
 }
 
 static void write_stages(const importing *i, wefti_text *out) {
-    const bool gpt2 =
-        i->config.family == WEFT_FAMILY_GPT2 || i->config.family == WEFT_FAMILY_GPT2_MOE;
+    const bool gpt2 = wefti_family_style_of(i->config.family) == WEFTI_STYLE_GPT2;
     if (!i->stage_of) return;
     wefti_text_add(out, "    stage_of:\n      - {match: embed, stage: 0}\n");
     for (int64_t l = 0; l < i->m.layers; l++)
@@ -457,15 +456,16 @@ static weft_status import(importing *i, wefti_text *out) {
     return status;
 }
 
-weft_status weft_job_import(const char *name, const char *text, int64_t bytes, int devices,
-                            char **out_job, char **out_notes) {
+weft_status weft_job_import(const char *name, const char *text, int64_t bytes,
+                            const char *const *variables, int devices, char **out_job,
+                            char **out_notes) {
     WEFT_REQUIRE(name && text && bytes >= 0 && devices >= 0 && out_job && out_notes, WEFT_E_ARG,
                  "weft_job_import needs a name, a text and places for the job and the notes");
     wefti_arena *arena;
     wefti_text job = {0}, notes = {0};
     WEFT_TRY(wefti_arena_create(&arena));
     importing i = {.devices = devices, .notes = &notes};
-    weft_status status = wefti_megatron_read(name, text, bytes, arena, &i.m, &notes);
+    weft_status status = wefti_megatron_read(name, text, bytes, variables, arena, &i.m, &notes);
     if (status >= 0) {
         status = import(&i, &job);
         if (status < 0) (void)wefti_prefix(status, "%s", name);

@@ -324,11 +324,13 @@ static bool has_options(void *context) {
 }
 
 weft_status wefti_megatron_read(const char *name, const char *text, int64_t bytes,
-                                wefti_arena *arena, wefti_megatron *out, wefti_text *notes) {
+                                const char *const *variables, wefti_arena *arena,
+                                wefti_megatron *out, wefti_text *notes) {
     option_reader r = {.name = name, .arena = arena, .notes = notes, .out = out};
     const wefti_shell_script script = {.name = name,
                                        .text = text,
                                        .bytes = bytes,
+                                       .variables = variables,
                                        .arena = arena,
                                        .notes = notes,
                                        .context = &r,

@@ -119,8 +119,7 @@ static void add_training(const weft_job_train *t, const wefti_degrees *d, wefti_
 
 /* The virtual stage of a layer; -1: the plan does not say it. */
 static int32_t stage_of_layer(const wefti_system_job *what, int64_t layer) {
-    const weft_family family = what->config->family;
-    const bool gpt2 = family == WEFT_FAMILY_GPT2 || family == WEFT_FAMILY_GPT2_MOE;
+    const bool gpt2 = wefti_family_style_of(what->config->family) == WEFTI_STYLE_GPT2;
     char cell[40];
     (void)snprintf(cell, sizeof cell, "%s.%lld", gpt2 ? "h" : "layers", (long long)layer);
     for (int64_t i = 0; i < what->plan->pipeline.rule_count; i++)

@@ -15,8 +15,9 @@ typedef struct wefti_shell_word {
 typedef struct wefti_shell_script {
     const char *name, *text; /* name: of the text, for messages */
     int64_t bytes;
-    wefti_arena *arena; /* where the words live */
-    wefti_text *notes;  /* a line for each condition that cannot be evaluated */
+    const char *const *variables; /* "NAME=value" that it finds; the last one is NULL. NULL: none */
+    wefti_arena *arena;           /* where the words live */
+    wefti_text *notes;            /* a line for each condition that cannot be evaluated */
     void *context;
     /* A command that runs, after expansion, without assignments and redirections. */
     weft_status (*command)(void *context, const wefti_shell_word *words, int64_t count);

@@ -35,10 +35,11 @@ typedef struct wefti_megatron {
 
 /* megatron_words.c: reads a launch script (interop/shell.h) or a list of options. WEFT_E_NO_IMPL
  * for a program that trains another model than pretrain_gpt.py. `notes` gets a line for each option
- * that has no counterpart. Texts live in `arena`. Messages begin with `name`. */
+ * that has no counterpart. `variables` as in weft_job_import. Texts live in `arena`. Messages begin
+ * with `name`. */
 weft_status wefti_megatron_read(const char *name, const char *text, int64_t bytes,
-                                wefti_arena *arena, wefti_megatron *out,
-                                wefti_text *notes) WEFT_CHECKED;
+                                const char *const *variables, wefti_arena *arena,
+                                wefti_megatron *out, wefti_text *notes) WEFT_CHECKED;
 
 /* What the writers need to know of a job besides its degrees. */
 typedef struct wefti_system_job {

@@ -26,7 +26,7 @@ static void end(imported *i) {
 static weft_status import(const char *options, int devices, imported *out) {
     wefti_text notes = {0};
     *out = (imported){0};
-    WEFT_TRY(weft_job_import("run.sh", options, (int64_t)strlen(options), devices, &out->yaml,
+    WEFT_TRY(weft_job_import("run.sh", options, (int64_t)strlen(options), NULL, devices, &out->yaml,
                              &out->notes));
 #ifndef WEFT_HAVE_YAML
     end(out);
@@ -247,7 +247,7 @@ static void contradictions_are_refused(void **state) {
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         char *yaml = NULL, *notes = NULL;
         const weft_status status =
-            weft_job_import("run.sh", cases[k].options, (int64_t)strlen(cases[k].options),
+            weft_job_import("run.sh", cases[k].options, (int64_t)strlen(cases[k].options), NULL,
                             cases[k].devices, &yaml, &notes);
         if (status != cases[k].status || !strstr(weft_error_message(), cases[k].fact))
             fail_msg("%s: status %d, '%s' has no '%s'", cases[k].options, status,
