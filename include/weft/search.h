@@ -113,7 +113,8 @@ typedef struct weft_cell_report {
 typedef struct weft_search_report {
     struct weft_prediction *prediction; /* weft/predict.h */
     double lower_bound_seconds;
-    double gap; /* (step - lower bound) / lower bound */
+    double gap;              /* (step - lower bound) / lower bound */
+    const char *bound_scope; /* for which plans the bound holds, and how that is known; static */
     double search_seconds;
     int64_t candidates; /* whose bounds were compared */
     int evaluations;    /* plans that were simulated */

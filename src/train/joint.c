@@ -125,6 +125,7 @@ static weft_status make_report(const wefti_machine_model *m, int64_t limit,
     WEFT_NEW(r, weft_search_report);
     *r = (weft_search_report){.prediction = answer->prediction,
                               .lower_bound_seconds = answer->lower_bound_seconds,
+                              .bound_scope = wefti_joint_bound_scope,
                               .gap = answer->gap,
                               .search_seconds = seconds,
                               .candidates = answer->candidates,

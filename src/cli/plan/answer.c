@@ -54,6 +54,7 @@ static void json_report(cli_json *json, const weft_search_report *r) {
     cli_prediction_json(json, &p);
     cli_json_real(json, "lower_bound_seconds", r->lower_bound_seconds);
     cli_json_real(json, "gap", r->gap);
+    cli_json_text(json, "bound_scope", r->bound_scope);
     cli_json_real(json, "search_seconds", r->search_seconds);
     cli_json_integer(json, "evaluations", r->evaluations);
     cli_json_integer(json, "candidates", r->candidates);
@@ -131,6 +132,7 @@ static void say_cells(const weft_search_report *r) {
 static void say_search(const weft_search_report *r) {
     cli_say(stdout, "lower bound %.4g s; gap %.2f %% ((step - lower bound) / lower bound)\n",
             r->lower_bound_seconds, 100 * r->gap);
+    cli_say(stdout, "           of %s\n", r->bound_scope);
     cli_say(stdout, "search     %.2f s, %d plans simulated, %lld compared%s\n", r->search_seconds,
             r->evaluations, (long long)r->candidates,
             r->cut         ? "; cut off, so it cannot be repeated"

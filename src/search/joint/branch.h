@@ -4,15 +4,11 @@
 
 #include <math.h>
 
+#include "search/joint/guess/guess.h"
 #include "search/joint/parts.h"
 
 enum { WEFTI_JOINT_MISFITS = 6 };
 enum { WEFTI_JOINT_ROUND = 16 }; /* walks of a phase in the first round */
-/* A guess of a candidate's bytes may be so much too small, or too large: see bound/coarse.c. */
-#define WEFTI_JOINT_MARGIN 0.92
-#define WEFTI_JOINT_LARGEST 1.06
-/* Of the bytes that a line says are kept, guesses count this part. */
-#define WEFTI_JOINT_KEPT 0.98
 enum { WEFTI_JOINT_TIGHT_MISFITS = 4 };
 
 /* Whether a candidate fits, by its guess. TIGHT: perhaps. Tight ones are walked too, until a few of

@@ -109,6 +109,8 @@ typedef struct wefti_joint_cells {
 } wefti_joint_cells;
 void wefti_joint_cells_free(wefti_joint_cells *cells);
 
+/* Which plans the lower bound holds for, and how that is known. */
+extern const char wefti_joint_bound_scope[];
 typedef struct wefti_joint_answer {
     weft_plan *plan; /* refined; the caller's */
     wefti_degrees degrees;

@@ -14,9 +14,12 @@ static bool before(const wefti_joint_item *a, const wefti_joint_item *b) {
 
 /* What is known less well turns out longer. */
 double wefti_joint_guess_of(const wefti_joint_item *x) {
-    static const double later[] = {
-        [WEFTI_JOINT_BOUNDED] = 1,  [WEFTI_JOINT_DRAFT] = 1,    [WEFTI_JOINT_RETRY] = 1,
-        [WEFTI_JOINT_SPLIT] = 1.06, [WEFTI_JOINT_DRAWN] = 1.09, [WEFTI_JOINT_COARSE] = 1.12};
+    static const double later[] = {[WEFTI_JOINT_BOUNDED] = 1,
+                                   [WEFTI_JOINT_DRAFT] = 1,
+                                   [WEFTI_JOINT_RETRY] = 1,
+                                   [WEFTI_JOINT_SPLIT] = WEFTI_GUESS_OF_SPLIT,
+                                   [WEFTI_JOINT_DRAWN] = WEFTI_GUESS_OF_DRAWN,
+                                   [WEFTI_JOINT_COARSE] = WEFTI_GUESS_OF_COARSE};
     return x->guess * later[x->kind];
 }
 
@@ -27,7 +30,7 @@ static double key_of(const wefti_joint_item *x, wefti_joint_order by) {
     case WEFTI_JOINT_BY_BYTES:
         return x->about;
     case WEFTI_JOINT_FIRST_PLAN:
-        return wefti_joint_guess_of(x) * (1 + 0.2 * (int)x->kind);
+        return wefti_joint_guess_of(x) * (1 + WEFTI_GUESS_KIND * (int)x->kind);
     default:
         return wefti_joint_guess_of(x);
     }

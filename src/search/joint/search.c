@@ -44,7 +44,7 @@ static double guess_of_split(const wefti_joint_branch *s, const wefti_degrees *d
         if (exposed < least) least = exposed;
     }
     /* Other orders of axes are seldom better. */
-    return (work + bubble + least) * (wefti_joint_outermost(d) ? 1 : 1.1);
+    return (work + bubble + least) * (wefti_joint_outermost(d) ? 1 : WEFTI_GUESS_INNER);
 }
 
 weft_status wefti_joint_is_alike(wefti_joint_branch *s, const wefti_degrees *degrees, bool *out) {
@@ -129,7 +129,7 @@ static weft_status retry(wefti_joint_branch *s, const wefti_joint_item *x) {
     return wefti_joint_push_item(s, (wefti_joint_item){.kind = WEFTI_JOINT_RETRY,
                                                        .bound = b.seconds,
                                                        .guess = x->guess,
-                                                       .about = 0.7 * x->about,
+                                                       .about = WEFTI_GUESS_RETRY * x->about,
                                                        .degrees = d});
 }
 
@@ -152,7 +152,8 @@ static weft_status push_candidate(wefti_joint_branch *s, const wefti_degrees *d,
     const bool stays = wefti_schedule_splits(d->schedule) && d->recompute == WEFT_RECOMPUTE_FULL;
     bool alike;
     WEFT_TRY(wefti_joint_is_alike(s, d, &alike));
-    const double guess = stays || alike ? INFINITY : (b.seconds + exposed) * (d->shard ? 1.05 : 1);
+    const double guess =
+        stays || alike ? INFINITY : (b.seconds + exposed) * (d->shard ? WEFTI_GUESS_SHARD : 1);
     const wefti_joint_fitting fitting = wefti_joint_fitting_of(s, about);
     const bool fits = bytes <= (double)s->j.limit;
     const double certain =
@@ -287,7 +288,7 @@ static weft_status least_guess(wefti_joint_branch *s, int64_t *out) {
     *out = -1;
     while (h->count) {
         wefti_joint_item *x = &s->items[h->at[0]];
-        if (!x->taken && wefti_joint_guess_of(x) > 1.1 * wefti_joint_best(s)) break;
+        if (!x->taken && wefti_joint_guess_of(x) > WEFTI_GUESS_FAR * wefti_joint_best(s)) break;
         const bool open = !x->taken && x->bound * s->ratio < wefti_joint_best(s) &&
                           !wefti_joint_is_costly(s, x) && !is_hopeless(s, x);
         const double factor = open && wefti_joint_is_walked(x) && !x->corrected
@@ -381,7 +382,7 @@ static void note_bound(wefti_joint_branch *s) {
 
 /* Walks on larger machines take longer, so there are fewer of them. */
 static weft_status walk_neighbours(wefti_joint_branch *s) {
-    wefti_joint_begin_phase(s, 0.5 / wefti_joint_larger_machine(s));
+    wefti_joint_begin_phase(s, WEFTI_GUESS_NEIGHBOURS / wefti_joint_larger_machine(s));
     return wefti_joint_walk_neighbours(s);
 }
 
@@ -392,7 +393,7 @@ static weft_status search_round(wefti_joint_branch *s) {
     if (local && s->round == WEFTI_JOINT_ROUND) {
         wefti_joint_begin_phase(s, 1);
         WEFT_TRY(branch(s, true));
-        wefti_joint_begin_phase(s, 0.125);
+        wefti_joint_begin_phase(s, WEFTI_GUESS_PLAIN);
         WEFT_TRY(wefti_joint_walk_plain(s));
     }
     wefti_joint_begin_phase(s, 1);
@@ -420,6 +421,11 @@ static weft_status branch_and_bound(wefti_joint_branch *s) {
 }
 
 /* ---- the answer ---- */
+
+/* Derived: the inequalities of bound/, but for those that say that they are checked. */
+const char wefti_joint_bound_scope[] =
+    "plans with the usual splits of the model's family, stages and optimizer thresholds as the "
+    "search sets them, and the job's copies; checked by tests, not derived in all its parts";
 weft_status wefti_joint_begin(wefti_joint_branch *s) {
     wefti_joint *j = &s->j;
     const wefti_joint_problem *p = j->problem;

@@ -16,7 +16,7 @@ enum { EFFORT = 16 };
 double wefti_joint_walk_effort(const wefti_degrees *d) {
     enum { TASKS = 16, REPEATED = 64, REGIONS = 64 };
     const double unlike = d->microbatches < REPEATED ? d->microbatches : REPEATED;
-    const double of_stage = (1 + unlike / TASKS) * pow(d->context, 1.5) *
+    const double of_stage = (1 + unlike / TASKS) * pow(d->context, WEFTI_GUESS_CONTEXT_EFFORT) *
                             (d->schedule == WEFT_PIPELINE_ZERO_BUBBLE ? 2 : 1);
     return of_stage * d->stages + (double)d->data * d->expert * d->context * d->tensor / REGIONS;
 }
@@ -79,7 +79,7 @@ double wefti_joint_spent(const wefti_joint_branch *s) {
 bool wefti_joint_is_costly(const wefti_joint_branch *s, const wefti_joint_item *x) {
     return wefti_joint_is_walked(x) && s->out->prediction &&
            wefti_joint_spent(s) + wefti_joint_walk_effort(&x->degrees) >
-               1.8 * wefti_joint_effort_budget(s);
+               WEFTI_GUESS_COSTLY * wefti_joint_effort_budget(s);
 }
 
 weft_status wefti_joint_graph_of(wefti_joint_branch *s, const wefti_degrees *d, weft_graph **graph,
@@ -189,7 +189,7 @@ double wefti_joint_correction_for(const wefti_joint_branch *s, const wefti_joint
     for (int64_t i = 0; i < s->correction_count; i++) {
         const wefti_joint_correction *c = &s->corrections[i];
         if (c->ratio > 2 && same_mesh(&c->degrees, &x->degrees))
-            others = wefti_larger(others, 1 + 0.5 * c->missing / x->guess);
+            others = wefti_larger(others, 1 + WEFTI_GUESS_MISSING * c->missing / x->guess);
         if (!wefti_joint_same_split(&c->degrees, &x->degrees)) continue;
         if (c->degrees.level == x->degrees.level) return c->ratio;
         factor = factor == 1 || sqrt(c->ratio) < factor ? sqrt(c->ratio) : factor;

@@ -424,8 +424,8 @@ static double guess_bytes(const wefti_joint_branch *s, const wefti_degrees *d, i
     /* More microbatches are in flight than in 1f1b, or are kept for gradients of weights; what was
      * recomputed then as well. */
     const double waiting = 1 - 1.0 / d->stages;
-    const double chunks = apart && d->chunks > 1                     ? 1 + 0.8 * waiting
-                          : apart                                    ? 2
+    const double chunks = apart && d->chunks > 1 ? 1 + WEFTI_GUESS_CHUNKS_KEPT * waiting
+                          : apart                ? 2
                           : d->schedule == WEFT_PIPELINE_INTERLEAVED ? 1 + 1.0 / d->chunks
                                                                      : 1;
     const bool all = apart && d->stages > 1 && d->recompute == WEFT_RECOMPUTE_FULL;
@@ -459,8 +459,8 @@ double wefti_joint_least_of_levels(const wefti_joint_branch *s, const wefti_join
  * large: with gradients of weights apart and few stages. */
 wefti_joint_fitting wefti_joint_fitting_of(const wefti_joint_branch *s, double about) {
     const double limit = (double)s->j.limit;
-    return about <= WEFTI_JOINT_MARGIN * limit    ? WEFTI_JOINT_FITS
-           : about <= WEFTI_JOINT_LARGEST * limit ? WEFTI_JOINT_TIGHT
+    return about <= WEFTI_GUESS_MARGIN * limit    ? WEFTI_JOINT_FITS
+           : about <= WEFTI_GUESS_LARGEST * limit ? WEFTI_JOINT_TIGHT
                                                   : WEFTI_JOINT_TOO_LARGE;
 }
 
@@ -570,7 +570,7 @@ weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees 
     wefti_free(calls);
     WEFT_TRY(status);
     for (int l = 0; l < 4; l++)
-        out->guess_bytes[l] = guess_bytes(s, d, l, WEFTI_JOINT_KEPT * kept, frame, &divided);
+        out->guess_bytes[l] = guess_bytes(s, d, l, WEFTI_GUESS_KEPT * kept, frame, &divided);
     s->parameters = base.whole_parameters;
     return WEFT_OK;
 }
@@ -594,7 +594,7 @@ weft_status wefti_joint_bound_of_line(wefti_joint_branch *s, const wefti_degrees
     wefti_free(calls);
     for (int l = 0; l < 4; l++)
         out->guess_bytes[l] =
-            guess_bytes(s, d, l, WEFTI_JOINT_KEPT * kept, frame_of(line, micro), line);
+            guess_bytes(s, d, l, WEFTI_GUESS_KEPT * kept, frame_of(line, micro), line);
     return WEFT_OK;
 }
 

@@ -32,15 +32,18 @@ double wefti_joint_guess_exposed(const wefti_joint *j, const wefti_degrees *d, d
                                  double work, int level) {
     const double all = reduction(j, d, parameters), m = d->microbatches;
     const double update = update_of(j, d, parameters, level);
-    const double backward = 0.66 * work / m; /* of the last microbatch */
+    const double backward = WEFTI_GUESS_BACKWARD * work / m; /* of the last microbatch */
     /* Each microbatch gathers parameters twice and reduces gradients once: half as much each. About
      * half of it finds kernels to hide behind; less of what follows the last microbatch does. */
     if (level >= 3)
-        return update + (d->context > 1 ? 1.5 : 1) *
-                            (0.75 * all * m + wefti_larger(0, 1.5 * all * m - work));
+        return update + (d->context > 1 ? WEFTI_GUESS_SPLIT_CONTEXT : 1) *
+                            (WEFTI_GUESS_OF_MICROBATCH * all * m +
+                             wefti_larger(0, WEFTI_GUESS_MOVED * all * m - work));
     /* Nor does a microbatch's part of level 2, if it is summed over split sequences. */
-    return update + 0.75 * all + wefti_larger(0, 0.25 * all - backward) +
-           (level == 2 ? (d->context > 1 ? 0.9 : 0.1) * all * (m - 1) : 0);
+    const double each = d->context > 1 ? WEFTI_GUESS_LEVEL_2_CONTEXT : WEFTI_GUESS_LEVEL_2;
+    return update + WEFTI_GUESS_BEHIND * all +
+           wefti_larger(0, WEFTI_GUESS_BESIDE * all - backward) +
+           (level == 2 ? each * all * (m - 1) : 0);
 }
 
 double wefti_joint_guess_bubble(const wefti_joint *j, const wefti_degrees *d, double work) {
@@ -56,7 +59,7 @@ double wefti_joint_guess_products(const wefti_joint_branch *s, const wefti_degre
                                   double products) {
     const double both = s->ideal_forward + s->ideal_backward;
     if (d->recompute != WEFT_RECOMPUTE_FULL || !(both > 0)) return products;
-    return products * (1 + 0.9 * s->ideal_forward / both);
+    return products * (1 + WEFTI_GUESS_RECOMPUTED * s->ideal_forward / both);
 }
 
 /* Stages begin behind a part of those before them. Of two alike chunks, that is half as much. */
@@ -66,7 +69,8 @@ double wefti_joint_guess_work(const wefti_joint_branch *s, const wefti_degrees *
                         fixed[WEFTI_JOINT_CHUNKS] != 1 &&
                         (fixed[WEFTI_JOINT_SCHEDULE] < 0 ||
                          fixed[WEFTI_JOINT_SCHEDULE] == (int32_t)WEFT_PIPELINE_ZERO_BUBBLE);
-    const double part = (chunks ? 0.125 : 0.2) / d->microbatches;
+    const double part =
+        (chunks ? WEFTI_GUESS_CHUNK_DELAY : WEFTI_GUESS_STAGE_DELAY) / d->microbatches;
     if (d->stages == 1 || d->microbatches % d->stages == 0) return work;
     return work * wefti_larger(1, part * d->stages / (1 - pow(1 - part, d->stages)));
 }
