@@ -1,12 +1,13 @@
 /* Heat in a box of cells that the ranks divide among them: a stencil on a three-dimensional grid.
  *
  *     cc heat.c $(pkg-config --cflags --libs weft) -o heat
- *     weft launch -n 8 -- ./heat 2 2 2       # or mpirun -n 8: ranks along each dimension
+ *     weft launch -n 8 -- ./heat 2 2 2
  *
- * The box is periodic along its first two dimensions. At the ends of the third one the temperature
- * is given: 1 below, 0 above. Each rank keeps one layer of its neighbors' cells around its own, and
- * computes the cells inside while the layers are on their way. The result has the same bits however
- * the box is divided. */
+ * The three numbers are the ranks along each dimension. mpirun starts it as well. The box is
+ * periodic along its first two dimensions. At the ends of the third one the temperature is given: 1
+ * below, 0 above. Each rank keeps one layer of its neighbors' cells around its own, and computes
+ * the cells inside while the layers are on their way. The result has the same bits however the box
+ * is divided. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,22 +3,18 @@
  *   bench/planner WEFT random [--seed S] [--count N] [--sample K] [--seconds T]
  *
  * A question is a small model of a random family with odd sizes, on 1 to 4 hosts of 1 to 6 devices
- * with random links. It is asked in turn:
+ * with random links. Each question is asked several times. First it has no constraints. Then it has
+ * one: a degree, the level, the recomputation or the microbatches. Then it has all degrees of a
+ * neighbour of the answer, of which one differs. Then it has the degrees that the answer prints.
+ * The last times it has other budgets. --sample draws K of the constraints and K of the neighbours.
  *
- * - without constraints;
- * - with single constraints: one degree, the level, recomputation, microbatches;
- * - with each neighbour of the answer, whose degrees differ in one of them;
- * - with the degrees and alternatives that the answer prints;
- * - with other budgets.
+ * These faults are counted:
  *
- * K of the constraints and K of the neighbours are drawn (all of them without --sample). Counted is
- * what must not be.
- *
- * - A beaten answer: a constraint or a neighbour gives a plan that is over 0.2 % faster.
- * - A broken bound: a plan is faster than it.
- * - A refused question: there is no answer, but a constraint has one.
- * - An unlike text: printed degrees or alternatives, typed back, give another number.
- * - A worse answer: it is slower with a larger budget.
+ *   beaten    A constraint or a neighbour gives a plan that is over 0.2 % faster than the answer.
+ *   broken    A plan is faster than the lower bound.
+ *   refused   The question has no answer, but a constraint has one.
+ *   unlike    Printed degrees or alternatives give another number when they are typed back.
+ *   worse     A larger budget gives a slower plan.
  *
  * One JSON object for each of these, and one with the counts. The exit code is 1 if the counts are
  * beyond the limits of `within_limits`. */

@@ -98,10 +98,11 @@ static double kept(const pub_run *run, const pub_profile *p, bool experts) {
     }
 }
 
-/* With shared parameters (Zhao et al., "PyTorch FSDP", 2023, section 4): a layer that computes, one
- * that is gathered, and one that is being freed; of a layer the whole gradient, and its copy in the
- * type in which it is summed. The output's table is a unit of its own, which stays whole from the
- * forward pass to the backward pass (torchtitan, parallelize_llama.py: reshard_after_forward). */
+/* Bytes that are whole on a device although replicas share parameters. Three layers are: one
+ * computes, one is gathered, one is being freed. One layer also has its whole gradient, and a copy
+ * of it in the type in which it is summed. Source: Zhao et al., "PyTorch FSDP", 2023, section 4.
+ * The output's table stays whole from the forward pass to the backward pass. Source: torchtitan,
+ * parallelize_llama.py, reshard_after_forward. */
 static double gathered(const pub_run *run, const pub_profile *p, double table) {
     const double e = run->element_bytes, gradient = e + p->gradient_bytes;
     const double layer = pub_layer_parameters(run, false);

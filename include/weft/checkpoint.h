@@ -55,12 +55,12 @@ WEFT_API weft_status weft_checkpoint_verify(const char *path, int json,
  * WEFT_E_CORRUPT; WEFT_E_IO; WEFT_E_NOMEM */
 WEFT_API weft_status weft_checkpoint_adapter(const char *from, const char *base,
                                              const char *out) WEFT_CHECKED;
-/** Write a model whose weights hold what their adapters add, W + alpha / rank * B A: a directory in
- * the form of Hugging Face, without adapters.
+/** Write a model without adapters, as a directory in the form of Hugging Face. Each weight W
+ * becomes W + alpha / rank * B A.
  *
- * @param from  a run that trained adapters, a step of one, or adapters in the form of PEFT
- * @param base  the model below the adapters; NULL: `from` has it
- * @param out   the directory to make, completely or not at all
+ * @param from  A run that trained adapters, a step of one, or adapters in the form of PEFT.
+ * @param base  The model below the adapters. NULL: `from` has it.
+ * @param out   The directory to make. It appears complete, or not at all.
  * @return as weft_checkpoint_adapter; WEFT_E_SHAPE if adapters do not fit the model */
 WEFT_API weft_status weft_checkpoint_merge_adapter(const char *from, const char *base,
                                                    const char *out) WEFT_CHECKED;

@@ -365,13 +365,13 @@ WEFTI_ZERO_DEFAULTS(weft_session_save_options, weft_session_save_defaults)
  * An entry for a parameter also covers its optimizer tensors of the same shape. All ranks make the
  * same calls. Not collective.
  *
- * @param match      names of tensors: * stands for any characters, ? for one, [a-z] for one of
- * these
- * @param dimension  along which each rank has an equal part, from 0; -1: each rank has the whole,
- *   and earlier entries for the tensor do not count
- * @param count, stride  the parts lie on groups of `count` ranks that are `stride` apart, as in
- *   weft_ranks; other groups have the same parts. 0, 0: on all ranks. In a pipeline: of the ranks
- *   that have the tensor
+ * @param match      a pattern for names of tensors. * stands for any characters, ? for one, and
+ *   [a-z] for one of these.
+ * @param dimension  Each rank has an equal part along this dimension, from 0. With -1 each rank has
+ *   the whole tensor, and earlier entries for it do not count.
+ * @param count, stride  The parts lie on groups of `count` ranks that are `stride` apart, as in
+ *   weft_ranks. Other groups have the same parts. 0, 0: all ranks are one group. In a pipeline only
+ *   the ranks that have the tensor are counted.
  * @return WEFT_E_ARG in another mode, for bad arguments, and while a step is being saved;
  *   WEFT_E_NOT_FOUND if no tensor matches; WEFT_E_NOMEM. What does not fit a tensor is reported by
  *   the call that saves or loads */

@@ -3,15 +3,8 @@
 # each row says what weft has or that it is not there; variables of MindSpore without effect are named.
 . tests/cli/run.inc
 root=$OLDPWD
-for variable in WEFT_RANK WEFT_SIZE RANK WORLD_SIZE MASTER_ADDR MASTER_PORT MS_ROLE RANK_TABLE_FILE; do
-    unset $variable
-done
-HOME=$work # for the folders of runs, and the user's secret
-export HOME
-mkdir bin
-ln -s "$weft" bin/weft
-PATH=$work/bin:$PATH
-export PATH
+# shellcheck source=tests/cli/pages.inc
+. "$OLDPWD/tests/cli/pages.inc"
 mv text.txt text
 
 "$weft" --help | sed -n 's/^  \([a-z]*\) .*/\1/p' | while read -r verb; do "$weft" "$verb" --help; done |

@@ -2,11 +2,9 @@
 # docs/format-data.md keeps its word: its examples are refused with the messages beside them; formats and end of text are as
 # its tables say.
 . tests/cli/run.inc
-page=$OLDPWD/docs/format-data.md
-mkdir bin
-ln -s "$weft" bin/weft
-PATH=$work/bin:$PATH
-export PATH
+# shellcheck source=tests/cli/pages.inc
+. "$OLDPWD/tests/cli/pages.inc"
+page=$docs/format-data.md
 
 # --- what is refused ---
 awk '/^## Refused/ { on = 1 } on && /^\| `/' "$page" >rows

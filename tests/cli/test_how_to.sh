@@ -2,16 +2,8 @@
 # The pages on how to do things keep their word: each command in their shell blocks runs, in a folder that holds the files
 # that they name. The model and the number of steps are smaller than there.
 . tests/cli/run.inc
-docs=$OLDPWD/docs
-for variable in WEFT_RANK WEFT_SIZE RANK WORLD_SIZE MASTER_ADDR MASTER_PORT MS_ROLE RANK_TABLE_FILE; do
-    unset $variable
-done
-HOME=$work # for the folders of runs, and the user's secret
-export HOME
-mkdir bin
-ln -s "$weft" bin/weft
-PATH=$work/bin:$PATH
-export PATH
+# shellcheck source=tests/cli/pages.inc
+. "$OLDPWD/tests/cli/pages.inc"
 
 # follow PAGE [PATTERN]: its commands; those that match the pattern need what is not here.
 follow() {

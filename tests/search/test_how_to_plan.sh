@@ -2,15 +2,9 @@
 # docs/how-to-plan.md keeps its word: each of its commands runs, and plans are what the page says. Costs with unknown keys
 # or values are refused.
 . tests/cli/run.inc
-root=$OLDPWD
-for variable in WEFT_RANK WEFT_SIZE RANK WORLD_SIZE MASTER_ADDR MASTER_PORT MS_ROLE RANK_TABLE_FILE; do
-    unset $variable
-done
-page=$root/docs/how-to-plan.md
-mkdir bin
-ln -s "$weft" bin/weft
-PATH=$work/bin:$PATH
-export PATH
+# shellcheck source=tests/cli/pages.inc
+. "$OLDPWD/tests/cli/pages.inc"
+page=$docs/how-to-plan.md
 awk '/^```yaml/ { on = 1; next } /^```/ { if (on) exit } on' "$page" >job.yaml
 awk '/^```sh/ { on = 1; next } /^```/ { on = 0 } on' "$page" >commands
 ran=0

@@ -1,5 +1,5 @@
-/* The numbers that guesses of the joint search rest on. None of them is in a bound. A wrong one costs
- * walks, or a good plan that is walked too late; no plan's prediction depends on it.
+/* The numbers that guesses of the joint search rest on. None of them is in a bound. A wrong one
+ * costs walks, or a good plan that is walked too late; no plan's prediction depends on it.
  *
  * They were tried on the named questions of bench/planner (8B, 175B, 405B, the mixture) and, since
  * there are random ones, on those: a value stayed if the answers came with fewer walks. No single
