@@ -31,9 +31,9 @@ typedef struct wefti_saved_list {
                     see the directory. NULL: none */
 } wefti_saved_list;
 void wefti_saved_list_free(wefti_saved_list *list);
-/* Fills an empty list. `add` adds the tensors of files that hold a parameter or a state of the
- * session with its optimizer tensors, whose numbers are in `owned`, by state of the optimizer's
- * rule; -1: none. */
+/* Fills an empty list. `add` is called for each parameter and state of the session. It adds the
+ * tensors of files that hold it, and those that hold its optimizer tensors. `owned` has the numbers
+ * of these, by state of the optimizer's rule; -1: none. */
 enum { WEFTI_SAVED_STATES_MOST = 4 };
 typedef weft_status wefti_saved_add(void *context, wefti_saved_list *list, int tensor,
                                     const weft_tensor_info *info,
