@@ -126,6 +126,13 @@ static void test_requests(void **state) {
     assert_int_equal(r.exit_code, 5);
     assert_int_equal(r.stop_signal, 0);
     weft_launch_result_free(&r);
+    /* One that gave up waiting ends first; the cause is the own failure of the other. */
+    o.command = SHELL("[ $WEFT_RANK = 1 ] && trap 'exit 75' TERM || trap 'sleep 0.3; exit 1' TERM;"
+                      "while :; do sleep 0.05; done");
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_E_PEER);
+    assert_int_equal(r.failed_rank, 0);
+    assert_int_equal(r.exit_code, 1);
+    weft_launch_result_free(&r);
     count = 3; /* asked for the third time: at once */
     o.command = SHELL("trap '' TERM; sleep 100");
     o.grace_seconds = 100;

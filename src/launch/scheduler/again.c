@@ -170,7 +170,7 @@ static void lose_rank(wefti_scheduler *s, const wefti_end *end, int starts) {
 wefti_again wefti_again_awaits(wefti_scheduler *s, const wefti_end *end, int starts) {
     wefti_again_state *a = &s->again;
     const int32_t n = end->rank;
-    const bool is_loss = wefti_end_is_loss(end);
+    const bool is_loss = wefti_is_loss(end->code, end->signal);
     if (n < 0 || n >= s->options.size) return WEFTI_AGAIN_NO;
     if (is_loss && s->state == WEFTI_SCHEDULER_RUNNING) lose_rank(s, end, starts);
     if (s->state != WEFTI_SCHEDULER_FORMING) return WEFTI_AGAIN_NO;

@@ -230,13 +230,6 @@ bool wefti_mend_rejoin(wefti_scheduler *s, wefti_client *client, const wefti_joi
 
 /* --- launchers --- */
 
-bool wefti_end_is_loss(const wefti_end *end) {
-    enum { AGAIN = 75, SHELL = 128 };
-    const int number = end->code - SHELL;
-    if (end->signal || end->code == AGAIN) return true;
-    return number > 0 && number < NSIG && !wefti_is_request(number);
-}
-
 static void give_up(wefti_scheduler *s, int32_t rank, const char *then) {
     wefti_text text = {0};
     wefti_text_add(&text, "%s%s", s->mend.halt.text, then);
@@ -294,10 +287,11 @@ void wefti_mend_refused(wefti_scheduler *s, int32_t rank) {
 
 bool wefti_mend_awaits(wefti_scheduler *s, const wefti_end *end, int starts) {
     wefti_mending_state *m = &s->mend;
-    if (wefti_end_is_loss(end) && wefti_gather_ended(s, end->rank, starts)) return true;
+    if (wefti_is_loss(end->code, end->signal) && wefti_gather_ended(s, end->rank, starts))
+        return true;
     int32_t seat = wefti_slot_of_process(s, end->rank);
     if (s->state != WEFTI_SCHEDULER_RUNNING || !m->seats || seat < 0) return false;
-    if (!wefti_end_is_loss(end) && s->slots[seat].refused != starts) return false;
+    if (!wefti_is_loss(end->code, end->signal) && s->slots[seat].refused != starts) return false;
     count_again(s, seat, starts);
     if (s->slots[seat].deaths < starts && m->seats[seat].filled) {
         if (s->slots[seat].left) return false;

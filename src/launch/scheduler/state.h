@@ -468,8 +468,6 @@ bool wefti_mend_some_left(const wefti_scheduler *s);
 int32_t wefti_slot_of_process(const wefti_scheduler *s, int32_t number);
 /* A process has ended, and the world goes on without it. */
 bool wefti_mend_goes_on(wefti_scheduler *s, const wefti_end *end);
-/* A process that may do better the next time. Shells report a signal as 128 and its number. */
-bool wefti_end_is_loss(const wefti_end *end);
 
 /* depart.c: compares the calls of a leaving member with those of members that left before. */
 void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records);

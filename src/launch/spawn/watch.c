@@ -90,11 +90,19 @@ static bool has_ended(wefti_process *p) {
 }
 
 /* Of several that fail, the cause is told: the first, and rather one that died than one that ended
- * by itself, which may have been for the other's sake. */
+ * by itself, which may have been for the other's sake. After a request to stop, a rank that says
+ * "try again" waited in vain for another: the other's own failure is the cause. */
+static bool is_better_cause(const watch *w, const wefti_process *p) {
+    if (w->l->failed < 0) return false;
+    const wefti_process *named = &w->l->processes[w->l->failed];
+    if (p->signal || named->signal) return p->signal && !named->signal;
+    return w->phase == STOPPING && wefti_is_loss(named->code, 0) && !wefti_is_loss(p->code, 0);
+}
+
 static void blame(watch *w, int process) {
     wefti_launch *l = w->l;
     const wefti_process *p = &l->processes[process];
-    bool is_better = l->failed >= 0 && p->signal && !l->processes[l->failed].signal;
+    const bool is_better = is_better_cause(w, p);
     /* A process that was asked to stop should end with 0, with 128 + the signal, or by that signal.
      * Otherwise it has failed, and may have lost its work. */
     const bool bad_signal = p->signal && p->signal != l->stopped_by && !wefti_is_request(p->signal);

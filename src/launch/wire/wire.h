@@ -205,6 +205,14 @@ static inline bool wefti_is_request(int number) {
     return number == SIGHUP || number == SIGINT || number == SIGTERM || number == SIGUSR1 ||
            number == SIGUSR2 || number == SIGXCPU;
 }
+/* Whether a process with this end was lost: a signal killed it, also below a shell, or it says that
+ * trying again can help. Otherwise it ended by its own decision. */
+static inline bool wefti_is_loss(int code, int signal) {
+    enum { AGAIN = 75, SHELL = 128 };
+    const int below = code - SHELL;
+    if (signal || code == AGAIN) return true;
+    return below > 0 && below < NSIG && !wefti_is_request(below);
+}
 
 typedef struct wefti_span { /* WATCH: the ranks of a host */
     int32_t first, count;
