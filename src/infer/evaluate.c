@@ -62,7 +62,8 @@ weft_status weft_eval_run(weft_world *world, const weft_job *job, const weft_eva
     weft_eval_result result = {.devices = 0};
     wefti_trained *m = wefti_calloc(1, sizeof *m);
     if (!m) return wefti_fail_world(world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for an evaluation"));
-    weft_status status = wefti_trained_end(m, world, run(m, world, job, options, &result));
+    weft_status status = run(m, world, job, options, &result);
+    status = wefti_party_end(&m->training.party, status);
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
     wefti_trained_close(m);

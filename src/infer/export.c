@@ -66,22 +66,22 @@ static weft_status write_rank(const weft_infer *f, const char *folder, int rank,
 }
 
 static weft_status write_ranks(const weft_infer *f, const char *folder, wefti_exported *facts) {
-    wefti_agreement *agreement = f->model.training.ranks.agreement;
-    if (!agreement) {
+    const wefti_party *party = &f->model.training.party;
+    if (!party->agreement) {
         for (int r = 0; r < facts->devices; r++)
             WEFT_TRY(write_rank(f, folder, r, &facts->ranks[r]));
         return WEFT_OK;
     }
     uint32_t own = 0;
-    WEFT_TRY(wefti_agree(agreement, write_rank(f, folder, weft_world_rank(f->world), &own)));
-    return wefti_agree_records(agreement, &own, sizeof own, facts->ranks);
+    WEFT_TRY(wefti_party_agree(party, write_rank(f, folder, wefti_party_rank(party), &own)));
+    return wefti_agree_records(party->agreement, &own, sizeof own, facts->ranks);
 }
 
 /* Rank 0 must see what the others wrote. */
 static weft_status finish(const weft_infer *f, const char *partial, const char *folder,
                           const wefti_exported *facts) {
     char *text = NULL;
-    if (f->model.training.ranks.follows) return WEFT_OK;
+    if (f->model.training.party.follows) return WEFT_OK;
     for (int r = 0; r < facts->devices; r++) {
         char *path = wefti_exported_rank_file(partial, r);
         const bool there = path && wefti_exists(path);
@@ -98,7 +98,7 @@ static weft_status finish(const weft_infer *f, const char *partial, const char *
 }
 
 static weft_status begin(const weft_infer *f, const char *partial, const char *folder) {
-    if (f->model.training.ranks.follows) return WEFT_OK;
+    if (f->model.training.party.follows) return WEFT_OK;
     WEFT_REQUIRE(!wefti_exists(folder), WEFT_E_ARG, "%s exists already", folder);
     WEFT_TRY(wefti_remove_tree(partial)); /* of a run that was killed */
     return wefti_dir_make(partial);
@@ -106,17 +106,18 @@ static weft_status begin(const weft_infer *f, const char *partial, const char *f
 
 static weft_status write_all(weft_infer *f, const char *partial, const char *folder,
                              wefti_exported *facts) {
-    const bool leads = !f->model.training.ranks.follows;
-    WEFT_TRY(wefti_infer_agree(f, begin(f, partial, folder)));
+    const bool leads = !f->model.training.party.follows;
+    WEFT_TRY(wefti_party_agree(&f->model.training.party, begin(f, partial, folder)));
     weft_status status = leads ? write_program(f, partial, facts) : WEFT_OK;
     if (status >= 0 && leads) status = write_side(f, partial);
-    status = wefti_infer_agree(f, status);
+    status = wefti_party_agree(&f->model.training.party, status);
     if (status >= 0) status = write_ranks(f, partial, facts);
     bool stop = false;
     if (status >= 0) status = wefti_training_stops(&f->model.training, WEFT_OK, &stop);
     if (status >= 0 && stop)
         status = WEFT_RAISE(WEFT_E_STOPPED, "stopped before %s was complete", folder);
-    if (status >= 0) status = wefti_infer_agree(f, finish(f, partial, folder, facts));
+    if (status >= 0)
+        status = wefti_party_agree(&f->model.training.party, finish(f, partial, folder, facts));
     if (status >= 0 || !leads) return status;
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
@@ -133,8 +134,9 @@ weft_status weft_infer_export(weft_infer *f, const char *folder) {
                             .devices = weft_session_devices(t->session)};
     char *partial = wefti_format("%s.partial", folder);
     facts.ranks = wefti_calloc((size_t)facts.devices, sizeof *facts.ranks);
-    weft_status status = wefti_infer_agree(
-        f, partial && facts.ranks ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for an export"));
+    weft_status status = wefti_party_agree(
+        &f->model.training.party,
+        partial && facts.ranks ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for an export"));
     if (status >= 0) status = write_all(f, partial, folder, &facts);
     wefti_free(facts.ranks);
     wefti_free(partial);

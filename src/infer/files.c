@@ -158,7 +158,8 @@ static weft_status convert(files *f, weft_infer *infer, bool leads, void *in, fl
     for (int64_t first = 0, count; first < f->samples; first += count) {
         count = f->samples - first < infer->batch ? f->samples - first : infer->batch;
         if (leads && mine >= 0) mine = read_samples(f, vocab, first, count, in);
-        WEFT_TRY(wefti_infer_share(infer, mine, in, (size_t)(count * elems * 4)));
+        WEFT_TRY(wefti_party_broadcast(&infer->model.training.party, mine, in,
+                                       (size_t)(count * elems * 4)));
         WEFT_TRY(weft_infer_run(infer, count, f->length, in, out));
         if (leads) mine = wefti_writer_write(f->out, out, (size_t)(count * each) * sizeof *out);
     }
@@ -171,7 +172,7 @@ static weft_status convert_all(files *f, weft_infer *infer, bool leads,
                   results = infer->batch * weft_desc_elems(&infer->output);
     facts shared = {f->samples, f->length};
     weft_status status = leads ? check_input(f, infer) : WEFT_OK;
-    WEFT_TRY(wefti_infer_share(infer, status, &shared, sizeof shared));
+    WEFT_TRY(wefti_party_broadcast(&infer->model.training.party, status, &shared, sizeof shared));
     f->samples = shared.samples;
     f->length = shared.length;
     output_shape(f, infer, r);
@@ -179,7 +180,7 @@ static weft_status convert_all(files *f, weft_infer *infer, bool leads,
     float *out = wefti_alloc((size_t)results * sizeof *out);
     status = in && out ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a batch");
     if (status >= 0 && leads) status = write_header(f, r);
-    status = wefti_infer_agree(infer, status);
+    status = wefti_party_agree(&infer->model.training.party, status);
     if (status >= 0) status = convert(f, infer, leads, in, out);
     wefti_free(in);
     wefti_free(out);
@@ -204,11 +205,10 @@ static weft_status run(files *f, weft_infer *infer, bool leads, weft_infer_files
 
 /* All ranks learn whether rank 0 could open the files, and for which length. */
 static weft_status open_shared(files *f, weft_world *world, bool leads) {
-    wefti_agreement *agreement = NULL;
-    weft_status status = leads ? open_files(f) : WEFT_OK;
-    if (!world || weft_world_size(world) == 1) return status;
-    WEFT_TRY(wefti_fail_world(world, wefti_agreement_of(world, &agreement)));
-    return wefti_agree_broadcast(agreement, status, &f->length, sizeof f->length);
+    wefti_party party = {.world = NULL};
+    const weft_status status = leads ? open_files(f) : WEFT_OK;
+    WEFT_TRY(wefti_party_join(&party, world));
+    return wefti_party_broadcast(&party, status, &f->length, sizeof f->length);
 }
 
 weft_status weft_infer_files_run(weft_world *world, const weft_job *job,
@@ -226,7 +226,7 @@ weft_status weft_infer_files_run(weft_world *world, const weft_job *job,
                                   .events = names->events};
     if (status >= 0) status = weft_infer_open(world, job, &o, &infer);
     if (status >= 0)
-        status = wefti_trained_end(&infer->model, world, run(&f, infer, leads, &result));
+        status = wefti_party_end(&infer->model.training.party, run(&f, infer, leads, &result));
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
     if (f.out) wefti_writer_abort(f.out);

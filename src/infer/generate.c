@@ -95,7 +95,7 @@ static weft_status build_one(weft_generator *g, const weft_session_options *o) {
 static weft_status build(weft_generator *g, const weft_generator_options *options) {
     weft_session_options o = weft_session_defaults();
     weft_plan *plan;
-    const int size = g->agreement ? weft_world_size(g->world) : 0;
+    const int size = g->party.world ? weft_world_size(g->party.world) : 0;
     WEFT_TRY(wefti_generator_plan(&g->config, options->plan,
                                   options->devices || options->plan ? options->devices : size,
                                   &plan));
@@ -103,49 +103,19 @@ static weft_status build(weft_generator *g, const weft_generator_options *option
     o.threads = options->threads;
     o.memory_bytes = options->memory_bytes;
     o.plan = plan;
-    o.world = g->agreement ? g->world : NULL;
+    o.world = g->party.world;
     weft_status status = g->rows ? wefti_many_build(g, &o) : build_one(g, &o);
     weft_plan_destroy(plan);
     return status;
-}
-
-/* ---- ranks: one process agrees with itself ---- */
-
-weft_status wefti_generator_agree(const weft_generator *g, weft_status status) {
-    return g->agreement ? wefti_agree(g->agreement, status) : status;
-}
-
-weft_status wefti_generator_broadcast(const weft_generator *g, weft_status status, void *data,
-                                      int64_t bytes) {
-    return g->agreement ? wefti_agree_broadcast(g->agreement, status, data, bytes) : status;
-}
-
-/* A failure of this rank alone is told to the others. */
-weft_status wefti_generator_tell(const weft_generator *g, weft_status status) {
-    if (!g->agreement || status >= 0 || wefti_agreement_failed(g->agreement)) return status;
-    return wefti_fail_world(g->world, status);
-}
-
-static weft_status join(weft_generator *g, weft_world *world) {
-    if (!world || weft_world_size(world) == 1) return WEFT_OK;
-    g->world = world;
-    g->follows = weft_world_rank(world) > 0;
-    return wefti_agreement_of(world, &g->agreement);
 }
 
 /* Rank 0 looks for the weights; all ranks get the path. */
 static weft_status find_weights(weft_generator *g, const char *checkpoint) {
     int64_t bytes = 0;
     weft_status status = WEFT_OK;
-    if (!g->follows) status = wefti_pretrained_path(checkpoint, &g->path, &g->note);
-    if (g->path) bytes = (int64_t)strlen(g->path) + 1;
-    WEFT_TRY(wefti_generator_broadcast(g, status, &bytes, sizeof bytes));
-    if (g->follows) {
-        g->path = wefti_calloc((size_t)bytes, 1);
-        if (!g->path) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a path");
-    }
-    WEFT_TRY(wefti_generator_agree(g, status));
-    return wefti_generator_broadcast(g, WEFT_OK, g->path, bytes);
+    if (!g->party.follows) status = wefti_pretrained_path(checkpoint, &g->path, &g->note);
+    if (g->path) bytes = (int64_t)strlen(g->path);
+    return wefti_party_share_text(&g->party, status, &g->path, &bytes);
 }
 
 /* Configuration and tokenizer, which each rank reads. */
@@ -167,8 +137,9 @@ static weft_status read_model(weft_generator *g, int64_t context, const char *to
 static weft_status fit_caches(weft_generator *g, const weft_generator_options *o) {
     int64_t room = g->config.context;
     weft_status status = WEFT_OK;
-    if (!g->follows && o->prompts) status = wefti_many_room(g, o->prompts, o->prompt_count, &room);
-    WEFT_TRY(wefti_generator_broadcast(g, status, &room, sizeof room));
+    if (!g->party.follows && o->prompts)
+        status = wefti_many_room(g, o->prompts, o->prompt_count, &room);
+    WEFT_TRY(wefti_party_broadcast(&g->party, status, &room, sizeof room));
     g->config.cache = room;
     g->config.cache_rows = g->rows;
     return WEFT_OK;
@@ -189,21 +160,20 @@ static weft_status make_room(weft_generator *g) {
 static weft_status open_parts(weft_generator *g, const char *checkpoint,
                               const weft_generator_options *options) {
     int64_t given[3] = {options->context, options->rows, options->precision};
-    WEFT_TRY(join(g, options->world));
+    WEFT_TRY(wefti_party_join(&g->party, options->world));
     WEFT_TRY(find_weights(g, checkpoint));
-    WEFT_TRY(wefti_generator_broadcast(g, WEFT_OK, given, sizeof given));
+    WEFT_TRY(wefti_party_broadcast(&g->party, WEFT_OK, given, sizeof given));
     g->rows = given[1];
     g->precision = (weft_dtype)given[2];
     WEFT_REQUIRE(g->precision == WEFT_F32 || g->precision == WEFT_BF16, WEFT_E_ARG,
                  "text is generated in f32 or in bf16, not in %s",
                  weft_dtype_text((weft_dtype)given[2]));
-    WEFT_TRY(wefti_generator_agree(g, read_model(g, given[0], options->tokenizer)));
+    WEFT_TRY(wefti_party_agree(&g->party, read_model(g, given[0], options->tokenizer)));
     if (g->rows) WEFT_TRY(fit_caches(g, options));
     weft_status status = build(g, options);
     if (status < 0) return wefti_prefix(status, "%s", g->path);
-    WEFT_TRY(
-        wefti_pretrained_load_parts(g->agreement, g->follows, g->session, &g->config, g->path));
-    return wefti_generator_agree(g, make_room(g));
+    WEFT_TRY(wefti_pretrained_load_parts(&g->party, g->session, &g->config, g->path));
+    return wefti_party_agree(&g->party, make_room(g));
 }
 
 weft_status weft_generator_open(const char *checkpoint, const weft_generator_options *options,
@@ -211,7 +181,7 @@ weft_status weft_generator_open(const char *checkpoint, const weft_generator_opt
     weft_generator *g;
     WEFT_REQUIRE(checkpoint && options && out, WEFT_E_ARG, "a generator needs a checkpoint");
     WEFT_NEW(g, weft_generator);
-    weft_status status = wefti_generator_tell(g, open_parts(g, checkpoint, options));
+    weft_status status = wefti_party_tell(&g->party, open_parts(g, checkpoint, options));
     if (status < 0) {
         weft_generator_close(g);
         return status;
@@ -412,9 +382,9 @@ weft_status wefti_generator_stopped(const weft_generator *g, const weft_generate
                                     bool *out) {
     const int64_t own = o->stop && *o->stop;
     *out = own;
-    if (!g->agreement) return WEFT_OK;
-    WEFT_TRY(wefti_agree_records(g->agreement, &own, sizeof own, g->stopping));
-    for (int r = 0; r < weft_world_size(g->world); r++) *out |= g->stopping[r] != 0;
+    if (!g->party.agreement) return WEFT_OK;
+    WEFT_TRY(wefti_agree_records(g->party.agreement, &own, sizeof own, g->stopping));
+    for (int r = 0; r < weft_world_size(g->party.world); r++) *out |= g->stopping[r] != 0;
     return WEFT_OK;
 }
 
@@ -458,7 +428,7 @@ weft_status wefti_generate_share(const weft_generator *g, weft_generate_options 
                  .top_p = o->top_p,
                  .min_p = o->min_p,
                  .seed = o->seed};
-    WEFT_TRY(wefti_generator_broadcast(g, WEFT_OK, &n, sizeof n));
+    WEFT_TRY(wefti_party_broadcast(&g->party, WEFT_OK, &n, sizeof n));
     o->tokens = n.tokens;
     o->top_k = n.top_k;
     o->repetition_penalty = n.repetition_penalty;
@@ -469,33 +439,20 @@ weft_status wefti_generate_share(const weft_generator *g, weft_generate_options 
     return WEFT_OK;
 }
 
-/* Rank 0's prompt, on all ranks. *out_prompt: a copy on the others, for wefti_free. */
-static weft_status share(weft_generator *g, const char **prompt, int64_t *bytes, char **out_copy) {
-    if (!g->agreement) return WEFT_OK;
-    WEFT_TRY(wefti_generator_broadcast(g, WEFT_OK, bytes, sizeof *bytes));
-    char *copy = wefti_alloc((size_t)*bytes + 1);
-    *out_copy = copy;
-    if (copy && !g->follows && *bytes) memcpy(copy, *prompt, (size_t)*bytes);
-    WEFT_TRY(wefti_agree(g->agreement,
-                         copy ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a prompt")));
-    *prompt = copy;
-    return *bytes ? wefti_generator_broadcast(g, WEFT_OK, copy, *bytes) : WEFT_OK;
-}
-
 static weft_status run(weft_generator *g, const char *prompt, int64_t bytes,
                        const weft_generate_options *options, weft_generation *done) {
     wefti_stops stops = {0};
     weft_generate_options o = *options;
-    char *copy = NULL;
+    char *text = g->party.follows ? NULL : (char *)prompt; /* rank 0's, on all ranks */
     weft_status status = wefti_generate_share(g, &o);
-    if (status >= 0) status = share(g, &prompt, &bytes, &copy);
+    if (status >= 0) status = wefti_party_share_text(&g->party, WEFT_OK, &text, &bytes);
     if (status >= 0)
-        status = wefti_generator_agree(
-            g, wefti_stops_open(&stops, o.stop_texts, o.stop_count, prompt, bytes));
-    if (status >= 0) status = wefti_generator_agree(g, set_prompt(g, prompt, bytes, done));
+        status = wefti_party_agree(
+            &g->party, wefti_stops_open(&stops, o.stop_texts, o.stop_count, text, bytes));
+    if (status >= 0) status = wefti_party_agree(&g->party, set_prompt(g, text, bytes, done));
     if (status >= 0) status = run_prompt(g, &o, &stops, done);
     wefti_stops_close(&stops);
-    wefti_free(copy);
+    if (g->party.follows) wefti_free(text);
     return status;
 }
 
@@ -506,8 +463,8 @@ weft_status weft_generator_run(weft_generator *g, const char *prompt, int64_t pr
                  "generating needs a generator, a prompt and options");
     WEFT_REQUIRE(!g->rows, WEFT_E_ARG,
                  "the generator was opened for several texts at once: use weft_generator_run_many");
-    WEFT_TRY(wefti_generator_agree(g, wefti_generate_check(options)));
-    WEFT_TRY(wefti_generator_tell(g, run(g, prompt, prompt_bytes, options, &done)));
+    WEFT_TRY(wefti_party_agree(&g->party, wefti_generate_check(options)));
+    WEFT_TRY(wefti_party_tell(&g->party, run(g, prompt, prompt_bytes, options, &done)));
     if (out) *out = done;
     return WEFT_OK;
 }

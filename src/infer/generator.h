@@ -7,7 +7,7 @@
 #define WEFTI_INFER_GENERATOR_H
 
 #include "infer/generate.h"
-#include "session/agree.h"
+#include "session/party.h"
 #include "session/session.h"
 #include "weft/data.h"
 
@@ -25,9 +25,7 @@ struct weft_generator {
     weft_tokenizer *tokenizer;
     bool bytes; /* tokens are bytes */
     weft_session *session;
-    weft_world *world;          /* borrowed; NULL: one process */
-    wefti_agreement *agreement; /* the world's; NULL: one process */
-    bool follows;               /* rank 0 has the prompt and shows the text */
+    wefti_party party; /* rank 0 has the prompt and shows the text */
     int programs;
     int64_t sizes[GENERATE_PROGRAMS]; /* tokens of each program, ascending */
     weft_graph *graphs[GENERATE_PROGRAMS];
@@ -51,12 +49,6 @@ struct weft_generator {
  * these are fewer. Programs come in the order of their sizes. */
 weft_status wefti_generator_add(weft_generator *g, const weft_session_options *o, int64_t batch,
                                 int64_t seq) WEFT_CHECKED;
-/* One process agrees with itself. */
-weft_status wefti_generator_agree(const weft_generator *g, weft_status status) WEFT_CHECKED;
-weft_status wefti_generator_broadcast(const weft_generator *g, weft_status status, void *data,
-                                      int64_t bytes) WEFT_CHECKED;
-/* A failure of this rank alone is told to the others. */
-weft_status wefti_generator_tell(const weft_generator *g, weft_status status);
 /* Whether some rank was asked to stop. */
 weft_status wefti_generator_stopped(const weft_generator *g, const weft_generate_options *o,
                                     bool *out) WEFT_CHECKED;

@@ -105,9 +105,9 @@ static weft_status load_rank(weft_infer *f, const char *folder, const wefti_expo
 }
 
 static weft_status load(weft_infer *f, const char *folder, const wefti_exported *facts) {
-    wefti_agreement *agreement = f->model.training.ranks.agreement;
-    if (agreement)
-        return wefti_agree(agreement, load_rank(f, folder, facts, weft_world_rank(f->world)));
+    const wefti_party *party = &f->model.training.party;
+    if (party->agreement)
+        return wefti_party_agree(party, load_rank(f, folder, facts, wefti_party_rank(party)));
     for (int r = 0; r < facts->devices; r++) WEFT_TRY(load_rank(f, folder, facts, r));
     return WEFT_OK;
 }
@@ -117,7 +117,7 @@ static weft_status load(weft_infer *f, const char *folder, const wefti_exported 
 static weft_status read_parts(weft_infer *f, const char *folder, const wefti_exported *facts,
                               weft_plan **out_plan) {
     wefti_training *t = &f->model.training;
-    const int size = t->ranks.agreement ? weft_world_size(f->world) : 0;
+    const int size = t->party.agreement ? weft_world_size(t->party.world) : 0;
     WEFT_REQUIRE(!size || size == facts->devices, WEFT_E_ARG,
                  "%s was exported for %d devices, but there are %d processes", folder,
                  facts->devices, size);
@@ -136,12 +136,13 @@ static weft_status build(weft_infer *f, const char *folder, const wefti_exported
     wefti_training *t = &f->model.training;
     weft_plan *plan = NULL;
     weft_session_options o = weft_session_defaults();
-    weft_status status = wefti_infer_agree(f, read_parts(f, folder, facts, &plan));
+    weft_status status =
+        wefti_party_agree(&f->model.training.party, read_parts(f, folder, facts, &plan));
     o.optimizer.kind = WEFT_NO_OPTIMIZER;
     o.threads = threads;
     o.bf16 = facts->bf16;
     o.plan = plan;
-    o.world = t->ranks.world;
+    o.world = t->party.world;
     /* A plan of a training also splits tensors that only a training has. */
     if (status >= 0) status = wefti_session_create(t->model.eval_graph, &o, &t->session);
     weft_plan_destroy(plan);
@@ -161,7 +162,7 @@ weft_status wefti_exported_open(weft_infer *f, const weft_infer_options *o) {
     WEFT_REQUIRE(strlen(o->checkpoint) < sizeof m->path, WEFT_E_ARG,
                  "the path of the folder has more than %zu bytes", sizeof m->path - 1);
     memcpy(m->path, o->checkpoint, strlen(o->checkpoint) + 1);
-    weft_status status = wefti_infer_agree(f, read_facts(m->path, &facts));
+    weft_status status = wefti_party_agree(&f->model.training.party, read_facts(m->path, &facts));
     if (status >= 0) status = build(f, m->path, &facts, o->threads);
     wefti_free(facts.ranks);
     return status;

@@ -73,7 +73,9 @@ weft_status weft_infer_open(weft_world *world, const weft_job *job,
     weft_infer *f = wefti_calloc(1, sizeof *f);
     if (!f) return wefti_fail_world(world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a model"));
     f->world = world;
-    weft_status status = wefti_trained_end(&f->model, world, open_parts(f, job, options));
+    weft_status status = open_parts(f, job, options);
+    status = f->model.training.party.agreement ? wefti_party_end(&f->model.training.party, status)
+                                               : wefti_fail_world(world, status);
     if (status < 0) {
         wefti_failure failure;
         wefti_failure_keep(status, &failure);
@@ -162,7 +164,7 @@ weft_status weft_infer_run(weft_infer *f, int64_t samples, int64_t length, const
     WEFT_REQUIRE(f && input && output, WEFT_E_ARG, "a pass needs a model, an input and an output");
     wefti_training *t = &f->model.training;
     weft_status status = check_call(f, samples, length, input);
-    WEFT_TRY(wefti_infer_agree(f, status));
+    WEFT_TRY(wefti_party_agree(&t->party, status));
     const int64_t in = f->language ? 4 * length : weft_desc_bytes(&f->input),
                   out = f->language ? length * f->output.shape[1] : weft_desc_elems(&f->output);
     for (int64_t first = 0, count; first < samples; first += count) {
@@ -180,13 +182,4 @@ weft_status weft_infer_run(weft_infer *f, int64_t samples, int64_t length, const
         take_logits(f, output + first * out, count, length);
     }
     return WEFT_OK;
-}
-
-weft_status wefti_infer_agree(const weft_infer *f, weft_status status) {
-    wefti_agreement *agreement = f->model.training.ranks.agreement;
-    return agreement ? wefti_agree(agreement, status) : status;
-}
-
-weft_status wefti_infer_share(weft_infer *f, weft_status status, void *data, size_t bytes) {
-    return wefti_training_broadcast(&f->model.training, status, data, bytes);
 }

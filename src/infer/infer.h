@@ -15,11 +15,4 @@ struct weft_infer {
     weft_dtype dtype;
 };
 
-/* All ranks get the same status. One process: returns `status`. */
-weft_status wefti_infer_agree(const weft_infer *infer, weft_status status) WEFT_CHECKED;
-/* On rank 0 `status` is that of the input, which the others do not know. Sends rank 0's input to
- * all ranks, in place. One process: returns `status`. */
-weft_status wefti_infer_share(weft_infer *infer, weft_status status, void *data,
-                              size_t bytes) WEFT_CHECKED;
-
 #endif

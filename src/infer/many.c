@@ -82,22 +82,23 @@ static weft_status share(weft_generator *g, const weft_prompt *prompts, int64_t 
                          weft_prompt **out) {
     int64_t sizes[2] = {*count, 0};
     *out = NULL;
-    if (!g->agreement) return WEFT_OK;
-    for (int64_t i = 0; !g->follows && i < *count; i++) sizes[1] += prompts[i].bytes;
-    WEFT_TRY(wefti_generator_broadcast(g, WEFT_OK, sizes, sizeof sizes));
+    if (!g->party.agreement) return WEFT_OK;
+    for (int64_t i = 0; !g->party.follows && i < *count; i++) sizes[1] += prompts[i].bytes;
+    WEFT_TRY(wefti_party_broadcast(&g->party, WEFT_OK, sizes, sizeof sizes));
     const size_t head = (size_t)sizes[0] * sizeof **out, bytes = head + (size_t)sizes[1];
     weft_prompt *all = wefti_calloc(bytes + 1, 1);
     *out = all;
-    WEFT_TRY(wefti_generator_agree(
-        g, all ? WEFT_OK
-               : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %lld prompts", (long long)sizes[0])));
+    WEFT_TRY(
+        wefti_party_agree(&g->party, all ? WEFT_OK
+                                         : WEFT_RAISE(WEFT_E_NOMEM, "no memory for %lld prompts",
+                                                      (long long)sizes[0])));
     char *to = (char *)all + head;
-    for (int64_t i = 0; !g->follows && i < *count; i++) {
+    for (int64_t i = 0; !g->party.follows && i < *count; i++) {
         all[i] = prompts[i];
         if (prompts[i].bytes) memcpy(to, prompts[i].text, (size_t)prompts[i].bytes);
         to += prompts[i].bytes;
     }
-    if (bytes) WEFT_TRY(wefti_generator_broadcast(g, WEFT_OK, all, (int64_t)bytes));
+    if (bytes) WEFT_TRY(wefti_party_broadcast(&g->party, WEFT_OK, all, bytes));
     to = (char *)all + head;
     for (int64_t i = 0; i < sizes[0]; i++) {
         all[i].text = to;
@@ -323,7 +324,7 @@ static weft_status run_shared(weft_generator *g, const weft_prompt *prompts, int
     m.prompts = shared ? shared : prompts;
     m.count = count;
     if (status >= 0) {
-        status = wefti_generator_agree(g, open_rows(&m));
+        status = wefti_party_agree(&g->party, open_rows(&m));
         if (status >= 0) status = run(&m);
         close_rows(&m);
     }
@@ -340,6 +341,6 @@ weft_status weft_generator_run_many(weft_generator *g, const weft_prompt *prompt
                  "the generator was opened for one text at a time: set `rows` to 1 or more");
     WEFT_REQUIRE(!options->text, WEFT_E_ARG,
                  "texts of many prompts are given whole: `text` must be NULL");
-    WEFT_TRY(wefti_generator_agree(g, wefti_generate_check(options)));
-    return wefti_generator_tell(g, run_shared(g, prompts, count, options, done));
+    WEFT_TRY(wefti_party_agree(&g->party, wefti_generate_check(options)));
+    return wefti_party_tell(&g->party, run_shared(g, prompts, count, options, done));
 }

@@ -13,7 +13,7 @@ static weft_status find_weights(wefti_trained *m, const char *checkpoint) {
     wefti_training *t = &m->training;
     char *path = NULL, *note = NULL;
     weft_status status = WEFT_OK;
-    if (!t->ranks.follows) status = wefti_pretrained_path(checkpoint, &path, &note);
+    if (!t->party.follows) status = wefti_pretrained_path(checkpoint, &path, &note);
     if (note) wefti_training_note(t, "%s", note);
     if (status >= 0 && path) {
         if (strlen(path) < sizeof m->path)
@@ -24,7 +24,7 @@ static weft_status find_weights(wefti_trained *m, const char *checkpoint) {
     }
     wefti_free(note);
     wefti_free(path);
-    return wefti_training_broadcast(t, status, m->path, sizeof m->path);
+    return wefti_party_broadcast(&t->party, status, m->path, sizeof m->path);
 }
 
 weft_status wefti_trained_begin(wefti_trained *m, weft_world *world, const weft_job *job,
@@ -100,16 +100,7 @@ weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t bat
     wefti_training_limit_memory(t);
     WEFT_TRY(wefti_training_graph(t)); /* plans are made for the graph that is trained */
     WEFT_TRY(build_session(m, use, batch, length));
-    return wefti_pretrained_load_parts(t->ranks.agreement, t->ranks.follows, t->session,
-                                       &t->model.config, m->path);
-}
-
-weft_status wefti_trained_end(wefti_trained *m, weft_world *world, weft_status status) {
-    wefti_agreement *agreement = m->training.ranks.agreement;
-    if (!agreement) return wefti_fail_world(world, status);
-    if (status >= 0 || status == WEFT_E_STOPPED) return wefti_agree(agreement, status);
-    if (status != WEFT_E_PEER) (void)wefti_name_rank(status, weft_world_rank(world));
-    return wefti_agreement_failed(agreement) ? status : wefti_fail_world(world, status);
+    return wefti_pretrained_load_parts(&t->party, t->session, &t->model.config, m->path);
 }
 
 void wefti_trained_close(wefti_trained *m) {

@@ -29,8 +29,6 @@ weft_status wefti_trained_begin(wefti_trained *m, weft_world *world, const weft_
  * the job's model.context, or the model's. */
 weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t batch,
                                int64_t length) WEFT_CHECKED;
-/* Ends with the same status on all ranks: a failure of one rank alone is told to the others. */
-weft_status wefti_trained_end(wefti_trained *m, weft_world *world, weft_status status);
 void wefti_trained_close(wefti_trained *m);
 
 #endif

@@ -119,9 +119,8 @@ typedef struct file_tensor {
 typedef struct loading {
     const weft_model_config *config;
     const char *directory;
-    wefti_agreement *agreement; /* NULL: one process */
-    bool follows;               /* rank 0 reads */
-    bool adapters;              /* load these alone */
+    const wefti_party *party; /* rank 0 reads */
+    bool adapters;            /* load these alone */
     wefti_tensor_set *set;
     file_tensor *tensors; /* of the set, ordered by name; one block with the names */
     match *matches;
@@ -424,11 +423,10 @@ static weft_status look(loading *l, const weft_session *session) {
 
 /* Rank 0 tells all ranks which tensors it will fill. */
 static weft_status share(loading *l, weft_status status) {
-    if (!l->agreement) return status;
-    WEFT_TRY(wefti_agree_broadcast(l->agreement, status, &l->count, sizeof l->count));
-    if (l->follows) WEFT_NEW_ARRAY(l->matches, match, l->count + 1);
-    return wefti_agree_broadcast(l->agreement, WEFT_OK, l->matches,
-                                 l->count * (int64_t)sizeof *l->matches);
+    WEFT_TRY(wefti_party_broadcast(l->party, status, &l->count, sizeof l->count));
+    if (l->party->follows) WEFT_NEW_ARRAY(l->matches, match, l->count + 1);
+    return wefti_party_broadcast(l->party, WEFT_OK, l->matches,
+                                 (size_t)l->count * sizeof *l->matches);
 }
 
 static weft_status end(loading *l, weft_status status) {
@@ -471,18 +469,18 @@ static weft_status all_see(loading *l, const weft_session *session, bool *out) {
     loading mine = {.config = l->config, .directory = l->directory, .adapters = l->adapters};
     sight own = {0, 0}, *all;
     weft_status status = WEFT_OK;
-    if (l->follows) status = look(&mine, session);
-    if (status >= 0) status = digest_of(l->follows ? &mine : l, &own.digest);
+    if (l->party->follows) status = look(&mine, session);
+    if (status >= 0) status = digest_of(l->party->follows ? &mine : l, &own.digest);
     own.sees = status >= 0;
     if (status < 0) wefti_error_clear(); /* "no" is an answer */
     const int size = (int)weft_session_devices(session);
     all = wefti_calloc((size_t)size, sizeof *all);
-    status = wefti_agree(l->agreement,
-                         all ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory to read a model"));
-    if (status >= 0) status = wefti_agree_records(l->agreement, &own, sizeof own, all);
+    status = wefti_party_agree(
+        l->party, all ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory to read a model"));
+    if (status >= 0) status = wefti_agree_records(l->party->agreement, &own, sizeof own, all);
     *out = status >= 0;
     for (int r = 0; r < size && *out; r++) *out = all[r].sees && all[r].digest == all[0].digest;
-    if (*out && l->follows) {
+    if (*out && l->party->follows) {
         wefti_free(l->matches);
         l->matches = mine.matches;
         l->set = mine.set;
@@ -498,49 +496,44 @@ static weft_status all_see(loading *l, const weft_session *session, bool *out) {
 static weft_status load(loading *l, weft_session *session, bool everywhere) {
     bool parts = false;
     weft_status status = WEFT_OK;
-    WEFT_TRY(share(l, l->follows ? WEFT_OK : look(l, session)));
-    if (everywhere && l->agreement) WEFT_TRY(all_see(l, session, &parts));
+    WEFT_TRY(share(l, l->party->follows ? WEFT_OK : look(l, session)));
+    if (everywhere && l->party->agreement) WEFT_TRY(all_see(l, session, &parts));
     for (int64_t i = 0; i < l->count && status >= 0; i++) {
         match *m = &l->matches[i];
         status = (parts ? wefti_session_fill_own : wefti_session_fill)(session, 0, m->tensor,
                                                                        m->first, m->elems, take, m);
     }
-    return parts ? wefti_agree(l->agreement, status) : status;
+    return parts ? wefti_party_agree(l->party, status) : status;
 }
 
 weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
                                        const char *path) {
-    loading l = {.config = config, .directory = path};
+    const wefti_party alone = {.world = NULL};
+    loading l = {.config = config, .directory = path, .party = &alone};
     return end(&l, load(&l, session, false));
 }
 
-weft_status wefti_pretrained_load_across(wefti_agreement *agreement, bool follows,
-                                         weft_session *session, const weft_model_config *config,
-                                         const char *directory, char **out_note) {
+weft_status wefti_pretrained_load_across(const wefti_party *party, weft_session *session,
+                                         const weft_model_config *config, const char *directory,
+                                         char **out_note) {
     char *path = NULL;
     *out_note = NULL;
-    if (!follows) WEFT_TRY(resolve(directory, true, &path, out_note));
-    loading l = {.config = config, .directory = path, .agreement = agreement, .follows = follows};
+    if (!party->follows) WEFT_TRY(resolve(directory, true, &path, out_note));
+    loading l = {.config = config, .directory = path, .party = party};
     weft_status status = end(&l, load(&l, session, false));
     wefti_free(path);
     return status;
 }
 
-weft_status wefti_adapter_load_across(wefti_agreement *agreement, bool follows,
-                                      weft_session *session, const weft_model_config *config,
-                                      const char *directory) {
-    loading l = {.config = config,
-                 .directory = directory,
-                 .agreement = agreement,
-                 .follows = follows,
-                 .adapters = true};
+weft_status wefti_adapter_load_across(const wefti_party *party, weft_session *session,
+                                      const weft_model_config *config, const char *directory) {
+    loading l = {.config = config, .directory = directory, .party = party, .adapters = true};
     return end(&l, load(&l, session, false));
 }
 
-weft_status wefti_pretrained_load_parts(wefti_agreement *agreement, bool follows,
-                                        weft_session *session, const weft_model_config *config,
-                                        const char *path) {
-    loading l = {.config = config, .directory = path, .agreement = agreement, .follows = follows};
+weft_status wefti_pretrained_load_parts(const wefti_party *party, weft_session *session,
+                                        const weft_model_config *config, const char *path) {
+    loading l = {.config = config, .directory = path, .party = party};
     return end(&l, load(&l, session, true));
 }
 

@@ -5,7 +5,7 @@
 
 #include "checkpoint/side_files.h"
 #include "checkpoint/tensor_set.h"
-#include "session/agree.h"
+#include "session/party.h"
 #include "tokenizer/special.h"
 #include "weft/data.h"
 #include "weft/model.h"
@@ -17,14 +17,13 @@ weft_status wefti_pretrained_load(weft_session *session, const weft_model_config
                                   const char *directory) WEFT_CHECKED;
 /* The same across processes: rank 0 reads, collective. *out_note: see wefti_pretrained_path; set on
  * failure too. */
-weft_status wefti_pretrained_load_across(wefti_agreement *agreement, bool follows,
-                                         weft_session *session, const weft_model_config *config,
-                                         const char *directory, char **out_note) WEFT_CHECKED;
+weft_status wefti_pretrained_load_across(const wefti_party *party, weft_session *session,
+                                         const weft_model_config *config, const char *directory,
+                                         char **out_note) WEFT_CHECKED;
 /* The same from the directory that wefti_pretrained_path has found on rank 0 and all ranks know. If
- * all ranks see its files, each reads only the parts that its device has. agreement NULL: one
- * process. */
-weft_status wefti_pretrained_load_parts(wefti_agreement *agreement, bool follows,
-                                        weft_session *session, const weft_model_config *config,
+ * all ranks see its files, each reads only the parts that its device has. */
+weft_status wefti_pretrained_load_parts(const wefti_party *party, weft_session *session,
+                                        const weft_model_config *config,
                                         const char *path) WEFT_CHECKED;
 weft_status wefti_pretrained_config(const char *directory, weft_model_config *out) WEFT_CHECKED;
 /* Reads a config.json alone: `path` is that file, or a directory that holds it. */
@@ -45,8 +44,8 @@ weft_status wefti_adapter_config_read(const char *json, weft_model_config *confi
 /* Opens adapter_model.safetensors of a directory. */
 weft_status wefti_adapter_open(const char *directory, wefti_tensor_set **out) WEFT_CHECKED;
 /* wefti_pretrained_load_across for the adapters of such a directory. */
-weft_status wefti_adapter_load_across(wefti_agreement *agreement, bool follows,
-                                      weft_session *session, const weft_model_config *config,
+weft_status wefti_adapter_load_across(const wefti_party *party, weft_session *session,
+                                      const weft_model_config *config,
                                       const char *directory) WEFT_CHECKED;
 
 /* Adds the files beside the weights in a Hugging Face directory, or in the newest step of a run. */

@@ -59,27 +59,14 @@ static weft_status choose(wefti_training *t) {
     return wefti_training_is_joint(t) ? wefti_training_joint(t) : search(t);
 }
 
-/* The other ranks' part: `bytes` of text, with the zero at its end. */
-static weft_status receive(wefti_training *t, char *text, int64_t bytes) {
-    WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, text, (size_t)bytes));
-    if (!t->ranks.follows) return WEFT_OK;
-    return wefti_plan_parse("the plan of rank 0", text, bytes - 1, &t->searched);
-}
-
 /* Sends the plan of rank 0, if it has another one than the job. */
 static weft_status share(wefti_training *t, weft_status found) {
     char *text = NULL;
-    int64_t bytes = 0;
-    if (found >= 0 && t->searched) {
-        found = wefti_plan_print(t->searched, &text);
-        if (found >= 0) bytes = (int64_t)strlen(text) + 1;
-    }
-    weft_status status = wefti_training_broadcast(t, found, &bytes, sizeof bytes);
-    if (status >= 0 && bytes && t->ranks.follows) {
-        text = wefti_calloc((size_t)bytes, 1);
-        if (!text) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for a plan");
-    }
-    if (status >= 0 && bytes) status = receive(t, text, bytes);
+    if (found >= 0 && t->searched) found = wefti_plan_print(t->searched, &text);
+    int64_t bytes = text ? (int64_t)strlen(text) : 0;
+    weft_status status = wefti_party_share_text(&t->party, found, &text, &bytes);
+    if (status >= 0 && text && t->party.follows)
+        status = wefti_plan_parse("the plan of rank 0", text, bytes, &t->searched);
     wefti_free(text);
     return status;
 }
@@ -104,8 +91,8 @@ static weft_status take_briefed(wefti_training *t) {
 weft_status wefti_training_search(wefti_training *t) {
     if (t->searched) return WEFT_OK;
     if (t->briefing && !t->briefing->anew) return take_briefed(t);
-    weft_status status = t->ranks.follows ? WEFT_OK : choose(t);
-    if (t->ranks.agreement) status = share(t, status);
+    weft_status status = t->party.follows ? WEFT_OK : choose(t);
+    if (t->party.agreement) status = share(t, status);
     WEFT_TRY(status);
     if (t->searched && wefti_training_is_joint(t)) take_microbatches(t);
     return WEFT_OK;

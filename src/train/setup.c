@@ -35,11 +35,11 @@ static weft_status config_of_files(wefti_training *t, weft_model_config *out) {
         *out = t->briefing->config;
         return WEFT_OK;
     }
-    if (!t->ranks.follows)
+    if (!t->party.follows)
         status = m->from[0] ? wefti_pretrained_config(m->from, out)
                             : wefti_pretrained_config_file(m->config, out);
     if (status < 0) (void)wefti_prefix(status, "%s", m->from[0] ? "model.from" : "model.config");
-    return wefti_training_broadcast(t, status, out, sizeof *out);
+    return wefti_party_broadcast(&t->party, status, out, sizeof *out);
 }
 
 /* Adapters that the job has; else those of the model's files remain. */
@@ -53,9 +53,9 @@ static weft_status lora_of_job(wefti_training *t, const char *files, weft_lora *
         WEFT_REQUIRE(files[0], WEFT_E_ARG,
                      "model.lora.from: adapters belong to a model: set model.from as well");
         if (t->briefing) return WEFT_OK;
-        if (!t->ranks.follows) status = wefti_adapter_read(l->from, out);
+        if (!t->party.follows) status = wefti_adapter_read(l->from, out);
         if (status < 0) (void)wefti_prefix(status, "model.lora.from");
-        return wefti_training_broadcast(t, status, out, sizeof *out);
+        return wefti_party_broadcast(&t->party, status, out, sizeof *out);
     }
     if (l->rank) *out = (weft_lora){.rank = l->rank};
     if (l->alpha > 0) out->alpha = l->alpha;
@@ -258,7 +258,7 @@ weft_session_options wefti_training_options(const wefti_training *t) {
     o.seed = train->seed;
     o.bf16 = t->model.bf16;
     o.plan = wefti_training_plan(t);
-    o.world = t->ranks.world;
+    o.world = t->party.world;
     return o;
 }
 
@@ -332,8 +332,8 @@ void wefti_training_limit_memory(wefti_training *t) {
     weft_info info;
     weft_info_get(&info);
     int64_t devices =
-        t->ranks.world
-            ? weft_world_local_size(t->ranks.world) /* processes that share the machine */
+        t->party.world
+            ? weft_world_local_size(t->party.world) /* processes that share the machine */
         : t->job->plan ? weft_plan_devices(t->job->plan)
                        : 1;
     t->memory_bytes =

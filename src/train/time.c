@@ -141,7 +141,7 @@ void wefti_training_trace_parts(wefti_training *t) {
 
 void wefti_training_meet(wefti_training *t) {
     wefti_training_time *c = &t->time;
-    if (!c->traced || !t->ranks.agreement || c->meeting_count == WEFTI_TRACE_MEETINGS) return;
+    if (!c->traced || !t->party.agreement || c->meeting_count == WEFTI_TRACE_MEETINGS) return;
     c->meetings[c->meeting_count][0] = t->progress.step + 1;
     c->meetings[c->meeting_count++][1] = wefti_now_ns();
 }

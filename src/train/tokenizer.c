@@ -30,7 +30,7 @@ static weft_status add_named(wefti_training *t, const char *path) {
 weft_status wefti_training_read_side(wefti_training *t) {
     const char *from = t->job->model.from, *named = t->job->data.tokenizer;
     const unsigned uses = WEFTI_SIDE_MODEL | (named[0] ? 0 : WEFTI_SIDE_TOKENIZER);
-    if (t->ranks.follows || t->saving.side.count) return WEFT_OK;
+    if (t->party.follows || t->saving.side.count) return WEFT_OK;
     if (from[0]) {
         weft_status status = wefti_pretrained_side_files(from, uses, &t->saving.side);
         if (status < 0) return wefti_prefix(status, "model.from");
@@ -42,9 +42,9 @@ weft_status wefti_training_read_side(wefti_training *t) {
 weft_status wefti_training_share_side(wefti_training *t, weft_status status) {
     wefti_side_files *side = &t->saving.side;
     int64_t bytes = side->bytes;
-    char *data = t->ranks.follows ? NULL : side->data;
-    status = wefti_training_share_text(t, status, &data, &bytes);
-    if (!t->ranks.follows || !data) return status;
+    char *data = t->party.follows ? NULL : side->data;
+    status = wefti_party_share_text(&t->party, status, &data, &bytes);
+    if (!t->party.follows || !data) return status;
     if (status >= 0) return wefti_side_files_take(side, data, bytes);
     wefti_free(data);
     return status;

@@ -6,7 +6,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/side_files.h"
-#include "session/agree.h"
+#include "session/party.h"
 #include "session/save/save.h"
 #include "session/session.h"
 #include "tokenizer/special.h"
@@ -78,13 +78,10 @@ static inline wefti_training_progress wefti_training_begun(void) {
                                      .ratings = wefti_training_no_ratings()};
 }
 
-/* This process among several. */
+/* What the ranks of a run know of each other. */
 typedef struct wefti_training_ranks {
-    weft_world *world;          /* borrowed; NULL: one process */
-    wefti_agreement *agreement; /* the world's; NULL: one process */
-    bool follows;               /* another rank reports and writes */
-    bool ended;                 /* the job has failed: there is no world to mend */
-    int stopping;               /* the agreed reason (weft_train_result.stop), 0: none */
+    bool ended;            /* the job has failed: there is no world to mend */
+    int stopping;          /* the agreed reason (weft_train_result.stop), 0: none */
     bool stop_file_is_bad; /* checkpoint.stop_file had no JSON when last read, which was noted */
     int64_t observed_peak; /* of all ranks, when last exchanged */
 } wefti_training_ranks;
@@ -162,6 +159,7 @@ typedef struct wefti_training {
     wefti_training_model model;
     wefti_training_batch batch;
     wefti_training_progress progress;
+    wefti_party party;
     wefti_training_ranks ranks;
     wefti_training_saving saving;
     wefti_training_record record;
@@ -247,8 +245,7 @@ weft_status wefti_training_share_side(wefti_training *t, weft_status status) WEF
 weft_status wefti_training_check_bytes(const wefti_training *t) WEFT_CHECKED;
 bool wefti_training_reads_text(const weft_job *job);
 
-/* together.c: agreement between processes. All but the first are collective. One process agrees
- * with itself. */
+/* together.c: agreement between processes; collective. */
 weft_status wefti_training_join(wefti_training *t, weft_world *world) WEFT_CHECKED;
 /* Refuse jobs that differ between ranks in what keys.def says they share, and data, once they are
  * open, that differ. */
@@ -261,13 +258,6 @@ weft_status wefti_training_stops(wefti_training *t, weft_status data, bool *out)
 /* stop_file.c: whether this rank's checkpoint.stop_file asks for the end of the run. A file without
  * JSON, which may be half written, does not, and gives a note. */
 bool wefti_training_file_asks(wefti_training *t);
-/* Broadcasts `bytes` at `data` from rank 0. `status` is rank 0's; other ranks pass WEFT_OK. */
-weft_status wefti_training_broadcast(wefti_training *t, weft_status status, void *data,
-                                     size_t bytes) WEFT_CHECKED;
-/* The same of rank 0's *text, of *bytes bytes. On other ranks *text is NULL before, and the
- * caller's to free after; it stays NULL if there are no bytes. */
-weft_status wefti_training_share_text(wefti_training *t, weft_status status, char **text,
-                                      int64_t *bytes) WEFT_CHECKED;
 /* stop.c: the thread of a rank that ends a wait in which nobody answers after a request to stop.
  * A wait counts as vain after 2 s. The world then fails, and leaving it takes 2 s more at most.
  * *out NULL: no thread is needed. */

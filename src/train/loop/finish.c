@@ -12,7 +12,7 @@ weft_status wefti_training_failed(wefti_training *t, weft_status status) {
     if (wefti_saver_end(wefti_training_saver(t)) < 0)
         wefti_training_note(t, "%s", weft_error_message());
     (void)wefti_failure_tell(&failure);
-    if (status == WEFT_E_STOPPED || t->ranks.follows || !*t->job->checkpoint.dir) return status;
+    if (status == WEFT_E_STOPPED || t->party.follows || !*t->job->checkpoint.dir) return status;
     if (!*t->result->checkpoint)
         return t->progress.step ? wefti_prefix(status, "no checkpoint is written") : status;
     /* The state before a step without a finite loss may itself be the cause. */
@@ -77,7 +77,7 @@ weft_status wefti_training_check_parameters(wefti_training *t) {
 /* Only rank 0 knows. */
 weft_status wefti_training_unsaved(wefti_training *t, bool *out) {
     *out = !wefti_training_is_saved(t);
-    return wefti_training_broadcast(t, WEFT_OK, out, sizeof *out);
+    return wefti_party_broadcast(&t->party, WEFT_OK, out, sizeof *out);
 }
 
 /* A run that was killed right after its last checkpoint left one more than checkpoint.keep. */
@@ -88,10 +88,10 @@ static void prune(wefti_training *t) {
     if (!c->dir[0]) return;
     if (wefti_training_is_sliced(t))
         status = wefti_saver_prune_slices(wefti_training_saver(t), &keep, t->saving.committed_step);
-    else if (!t->ranks.follows)
+    else if (!t->party.follows)
         status = wefti_checkpoint_prune_spaced(c->dir, c->keep, keep.spacing, keep.best,
                                                t->saving.committed_step);
-    if (status < 0 && !t->ranks.follows) wefti_training_note(t, "%s", weft_error_message());
+    if (status < 0 && !t->party.follows) wefti_training_note(t, "%s", weft_error_message());
     wefti_error_clear();
 }
 
@@ -115,7 +115,7 @@ weft_status wefti_training_finish(wefti_training *t) {
     }
     if (unwritten >= 0) WEFT_TRY(wefti_saver_finish(wefti_training_saver(t), &unwritten));
     if (unwritten < 0) /* on all ranks alike, which agree on it once more */
-        return t->ranks.agreement ? wefti_agree(t->ranks.agreement, unwritten) : unwritten;
+        return wefti_party_agree(&t->party, unwritten);
     (void)wefti_training_enter(t, WEFT_TRAIN_PART_OTHER);
     WEFT_TRY(wefti_training_stops(t, WEFT_OK, &stop));
     WEFT_TRY(wefti_training_end_trace(t));

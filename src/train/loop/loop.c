@@ -82,7 +82,7 @@ typedef struct steps_made {
  * yet read a parameter: of devices in this process, the mean. */
 static void count_waits(wefti_training *t) {
     const int64_t waited = wefti_session_waited(t->session), before = t->time.waited_ns;
-    const int devices = t->ranks.world ? 1 : weft_session_devices(t->session);
+    const int devices = t->party.world ? 1 : weft_session_devices(t->session);
     t->time.waited_ns = waited;
     wefti_training_move_time(t, WEFT_TRAIN_PART_STEPS, WEFT_TRAIN_PART_WAITING,
                              waited > before ? waited - before : 0);
@@ -138,7 +138,7 @@ static weft_status next_step(wefti_training *t, wefti_feed *feed, steps_made *ma
     (void)wefti_training_enter(t, WEFT_TRAIN_PART_DATA);
     weft_status data = wefti_feed_next(feed, &batch);
     double waited = wefti_now_s() - begin;
-    (void)wefti_training_enter(t, t->ranks.agreement ? WEFT_TRAIN_PART_WAITING
+    (void)wefti_training_enter(t, t->party.agreement ? WEFT_TRAIN_PART_WAITING
                                                      : WEFT_TRAIN_PART_OTHER);
     WEFT_TRY(wefti_training_stops(t, data, stop));
     if (*stop) return WEFT_OK;

@@ -10,13 +10,13 @@
 
 bool wefti_training_can_mend(const wefti_training *t, weft_status status) {
     return t->job->recovery.enabled && !t->ranks.ended &&
-           wefti_repair_can(t->ranks.world, t->ranks.agreement, status);
+           wefti_repair_can(t->party.world, t->party.agreement, status);
 }
 
 static bool is_halted(void *context, int32_t rank) {
     const wefti_training *t = context;
     (void)rank;
-    return wefti_world_is_halted(t->ranks.world);
+    return wefti_world_is_halted(t->party.world);
 }
 
 /* The world can be mended from now on, and may change its size if the job says so. */
@@ -26,18 +26,18 @@ static weft_status arm(wefti_training *t, bool elastic) {
     unsigned char *fits = NULL;
     if (elastic) {
         how = (wefti_elastic){.least = (int32_t)r->min, .seconds = r->wait};
-        WEFT_TRY(wefti_fail_world(t->ranks.world,
+        WEFT_TRY(wefti_fail_world(t->party.world,
                                   wefti_training_find_sizes(t, how.least, &fits, &how.most)));
         how.fits = fits;
     }
-    wefti_world_arm(t->ranks.world, &how);
+    wefti_world_arm(t->party.world, &how);
     wefti_free(fits);
     return WEFT_OK;
 }
 
 weft_status wefti_training_arm(wefti_training *t) {
     wefti_checkpoint_tensor *all;
-    weft_world *world = t->ranks.world;
+    weft_world *world = t->party.world;
     const weft_job_recovery *r = &t->job->recovery;
     const bool elastic = r->elastic && wefti_world_resizes(world);
     if (r->elastic && world && !elastic)
@@ -71,7 +71,7 @@ static weft_status meet(void *context, wefti_repair *m) {
     run_mending *x = context;
     wefti_training *t = x->t;
     mend_record own = {.stage = WEFTI_STAGE_STEPPED, .stopping = t->ranks.stopping};
-    t->ranks.agreement = m->agreement;
+    t->party.agreement = m->agreement;
     x->from_disk = false;
     if (!m->is_new) {
         own.offset = t->progress.position - t->progress.step * t->job->train.batch;
@@ -103,21 +103,21 @@ static weft_status welcome(void *context, wefti_repair *m) {
 
 /* Without the other ranks. */
 static weft_status set_up(wefti_training *t) {
-    wefti_agreement *agreement = t->ranks.agreement;
+    wefti_agreement *agreement = t->party.agreement;
     const wefti_briefing none = {.bf16 = WEFT_BF16_AUTO};
-    t->ranks.agreement = NULL;
+    t->party.agreement = NULL;
     t->briefing = &none;
     weft_status status = wefti_training_take_key(t, true);
     if (status >= 0) status = wefti_training_bind(t);
     if (status >= 0) status = wefti_training_lock_slices(t);
     t->briefing = NULL;
-    t->ranks.agreement = agreement;
+    t->party.agreement = agreement;
     return status;
 }
 
 static weft_status check(void *context, wefti_repair *m) {
     wefti_training *t = ((run_mending *)context)->t;
-    WEFT_TRY(wefti_agree(t->ranks.agreement, m->is_new ? set_up(t) : WEFT_OK));
+    WEFT_TRY(wefti_party_agree(&t->party, m->is_new ? set_up(t) : WEFT_OK));
     WEFT_TRY(wefti_training_same_job(t));
     return wefti_training_same_data(t);
 }
@@ -131,9 +131,9 @@ static weft_status read_disk(void *context, wefti_repair *m) {
     (void)m;
     ((run_mending *)context)->from_disk = true;
     t->progress.step = t->progress.position = t->saving.committed_step = 0;
-    weft_status status = t->ranks.follows ? WEFT_OK : wefti_training_find(t, &from);
+    weft_status status = t->party.follows ? WEFT_OK : wefti_training_find(t, &from);
     bool resumes = from != NULL;
-    status = wefti_training_broadcast(t, status, &resumes, sizeof resumes);
+    status = wefti_party_broadcast(&t->party, status, &resumes, sizeof resumes);
     if (status >= 0) status = wefti_training_load_parameters(t, &from, resumes);
     wefti_checkpoint_close(from);
     WEFT_TRY(status);
@@ -145,7 +145,7 @@ static weft_status read_disk(void *context, wefti_repair *m) {
 /* The last whole step in the directory, for rank 0. */
 static weft_status find_committed(wefti_training *t) {
     wefti_checkpoint *c = NULL;
-    if (t->ranks.follows || !t->job->checkpoint.dir[0]) return WEFT_OK;
+    if (t->party.follows || !t->job->checkpoint.dir[0]) return WEFT_OK;
     const weft_status status =
         wefti_checkpoint_open_unread(t->job->checkpoint.dir, INT64_MAX, &c, NULL);
     const bool none = status == WEFT_E_NOT_FOUND || status == WEFT_E_CORRUPT;
@@ -163,7 +163,7 @@ static weft_status find_committed(wefti_training *t) {
 static weft_status take_progress(const run_mending *x, const wefti_repair *m) {
     wefti_training *t = x->t;
     const wefti_metrics_last last = wefti_metrics_read_last(t->job->train.log);
-    const bool asks = !t->ranks.follows && t->job->train.log[0];
+    const bool asks = !t->party.follows && t->job->train.log[0];
     t->progress.step = m->mend.target;
     t->progress.position = x->ranks[m->teller].offset + m->mend.target * t->job->train.batch;
     t->progress.reported = asks ? last.step : t->progress.step;
@@ -190,7 +190,7 @@ static weft_status settled(void *context, wefti_repair *m) {
 /* Rank 0 of before may have been lost: this rank reports from now on. */
 static weft_status take_reports(wefti_training *t) {
     const weft_job *job = t->job;
-    if (t->ranks.follows || !t->former) return WEFT_OK;
+    if (t->party.follows || !t->former) return WEFT_OK;
     if (t->metrics) {
         wefti_training_announce(t);
         return WEFT_OK;
@@ -222,7 +222,7 @@ static weft_status resize(void *context, wefti_repair *m) {
     if (!whole) WEFT_TRY(wefti_session_begin_again(t->session));
     WEFT_TRY(whole ? settled(x, m) : read_disk(x, m));
     t->result->predicted_peak_bytes = weft_session_memory_of(t->session).predicted_peak_bytes;
-    return wefti_agree(t->ranks.agreement, take_reports(t));
+    return wefti_party_agree(&t->party, take_reports(t));
 }
 
 /* A round has ended: the world is whole, or begins another round from its old state. */
@@ -258,9 +258,8 @@ static void begin_anew(void *context) {
                           .events = kept.events,
                           .given_events = kept.given_events,
                           .result = kept.result,
-                          .ranks = {.world = kept.ranks.world,
-                                    .follows = kept.ranks.follows,
-                                    .stopping = kept.ranks.stopping},
+                          .party = {.world = kept.party.world, .follows = kept.party.follows},
+                          .ranks = {.stopping = kept.ranks.stopping},
                           .progress = wefti_training_begun()};
 }
 
@@ -289,19 +288,19 @@ static weft_status go_on(wefti_training *t, const wefti_mend *given) {
                                              .end_round = end_round,
                                              .drop = begin_anew};
     run_mending x = {.t = t};
-    wefti_repair m = {.world = t->ranks.world,
+    wefti_repair m = {.world = t->party.world,
                       .session = t->session,
                       .calls = &calls,
                       .context = &x,
                       .is_new = given};
-    t->ranks.agreement = NULL; /* the world ends it */
+    t->party.agreement = NULL; /* the world ends it */
     if (given) {
         m.mend = *given;
         m.place = WEFTI_REPAIR_MENDED;
     }
     weft_status status = wefti_repair_run(&m);
     t->ranks.ended = m.ended;
-    if (m.ended) t->ranks.agreement = NULL;
+    if (m.ended) t->party.agreement = NULL;
     t->mended = true; /* also of a run that has begun anew */
     if (status >= 0) note_mended(t, &m.mend, x.from_disk);
     wefti_repair_free(&m);
@@ -320,5 +319,5 @@ weft_status wefti_training_mend(wefti_training *t) {
 }
 
 weft_status wefti_training_take_seat(wefti_training *t) {
-    return go_on(t, wefti_world_newcomer(t->ranks.world));
+    return go_on(t, wefti_world_newcomer(t->party.world));
 }

@@ -12,7 +12,7 @@ weft_status wefti_training_find(wefti_training *t, wefti_checkpoint **out) {
     *out = NULL;
     if (!c->dir[0]) return WEFT_OK;
     char *note = NULL;
-    weft_status status = t->ranks.world
+    weft_status status = t->party.world
                              ? wefti_checkpoint_open_unread(c->dir, INT64_MAX, out, &note)
                              : wefti_checkpoint_open(c->dir, WEFTI_CHECKPOINT_LATEST, out, &note);
     if (note) wefti_training_note(t, "%s", note);
@@ -39,7 +39,7 @@ static weft_status refuse_occupied(const wefti_training *t) {
 
 weft_status wefti_training_open_directory(wefti_training *t, wefti_checkpoint **out) {
     *out = NULL;
-    if (t->ranks.follows) return WEFT_OK;
+    if (t->party.follows) return WEFT_OK;
     WEFT_TRY(wefti_training_lock(t));
     WEFT_TRY(refuse_occupied(t));
     if (t->job->checkpoint.resume) WEFT_TRY(wefti_training_find(t, out));
@@ -69,11 +69,10 @@ static weft_status restore(wefti_training *t, wefti_checkpoint **from) {
     for (;;) {
         int step = 0;
         weft_status status = wefti_training_restore(t, *from);
-        if (status != WEFT_E_CORRUPT || !t->ranks.agreement ||
-            !wefti_agreement_failed(t->ranks.agreement))
+        if (status != WEFT_E_CORRUPT || !t->party.agreement || !wefti_party_agreed(&t->party))
             return status;
-        status = t->ranks.follows ? WEFT_OK : step_back(t, from);
-        WEFT_TRY(wefti_training_broadcast(t, status, &step, sizeof step));
+        status = t->party.follows ? WEFT_OK : step_back(t, from);
+        WEFT_TRY(wefti_party_broadcast(&t->party, status, &step, sizeof step));
     }
 }
 
@@ -117,11 +116,11 @@ weft_status wefti_training_load_parameters(wefti_training *t, wefti_checkpoint *
     char *note = NULL;
     weft_status status = resumes ? resume(t, from) : WEFT_OK;
     if (!resumes)
-        status = wefti_pretrained_load_across(t->ranks.agreement, t->ranks.follows, t->session,
-                                              &t->model.config, files, &note);
+        status =
+            wefti_pretrained_load_across(&t->party, t->session, &t->model.config, files, &note);
     if (status >= 0 && !resumes && t->job->model.lora.from[0])
-        status = wefti_adapter_load_across(t->ranks.agreement, t->ranks.follows, t->session,
-                                           &t->model.config, t->job->model.lora.from);
+        status = wefti_adapter_load_across(&t->party, t->session, &t->model.config,
+                                           t->job->model.lora.from);
     if (note) wefti_training_note(t, "model.from: %s", note);
     wefti_free(note);
     (void)wefti_training_enter(t, before);
@@ -131,12 +130,11 @@ weft_status wefti_training_load_parameters(wefti_training *t, wefti_checkpoint *
 weft_status wefti_training_load(wefti_training *t, wefti_checkpoint **from) {
     bool resumes = *from != NULL;
     WEFT_TRY(wefti_training_same_job(t));
-    WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, &resumes, sizeof resumes));
+    WEFT_TRY(wefti_party_broadcast(&t->party, WEFT_OK, &resumes, sizeof resumes));
     t->record.resumes = resumes;
     WEFT_TRY(wefti_training_prepare(t));
     WEFT_TRY(wefti_training_build(t));
     WEFT_TRY(wefti_training_bind(t));
-    weft_status locked = wefti_training_lock_slices(t);
-    WEFT_TRY(t->ranks.agreement ? wefti_agree(t->ranks.agreement, locked) : locked);
+    WEFT_TRY(wefti_party_agree(&t->party, wefti_training_lock_slices(t)));
     return wefti_training_load_parameters(t, from, resumes);
 }

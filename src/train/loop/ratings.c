@@ -34,7 +34,7 @@ int64_t wefti_training_best_step(const wefti_training *t) {
 weft_status wefti_training_rate(wefti_training *t, double loss) {
     wefti_training_ratings *r = &t->progress.ratings;
     if (!wefti_training_rates(t) || r->step >= t->progress.step) return WEFT_OK;
-    WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, &loss, sizeof loss));
+    WEFT_TRY(wefti_party_broadcast(&t->party, WEFT_OK, &loss, sizeof loss));
     r->step = t->progress.step;
     r->not_improved = loss < r->lowest ? 0 : r->not_improved + 1; /* also if it is not finite */
     if (loss < r->lowest) r->lowest = loss;

@@ -11,7 +11,7 @@
  * rank runs its own model. */
 static bool is_shared(const wefti_training *t, weft_status status) {
     const weft_plan *plan = wefti_training_plan(t);
-    if (!t->ranks.agreement || wefti_agreement_failed(t->ranks.agreement)) return true;
+    if (wefti_party_agreed(&t->party)) return true;
     return status == WEFT_E_NUMERIC && t->progress.stage == WEFTI_STAGE_STEPPING &&
            !(plan && plan->mode == WEFT_PARALLEL_MANUAL);
 }
@@ -36,9 +36,8 @@ static void note_unsaved(const wefti_training *t, weft_status status) {
 /* Fails if the ranks are not in the same place any more. */
 static weft_status save(wefti_training *t) {
     bool unsaved;
-    weft_status unwritten = WEFT_OK, status = check_whole(t);
-    if (t->ranks.agreement) status = wefti_agree(t->ranks.agreement, status);
-    if (t->ranks.agreement && !wefti_agreement_failed(t->ranks.agreement)) WEFT_TRY(status);
+    weft_status unwritten = WEFT_OK, status = wefti_party_agree(&t->party, check_whole(t));
+    if (!wefti_party_agreed(&t->party)) WEFT_TRY(status);
     note_unsaved(t, status);
     if (status < 0) return WEFT_OK;
     WEFT_TRY(wefti_training_unsaved(t, &unsaved));
@@ -64,7 +63,7 @@ weft_status wefti_training_rescue(wefti_training *t, weft_status status) {
     weft_status parted = save(t);
     note_unsaved(t, parted);
     (void)wefti_failure_tell(&failure);
-    if (parted < 0 || !t->ranks.agreement) return status; /* run.c reports it to the others */
+    if (parted < 0 || !t->party.agreement) return status; /* run.c reports it to the others */
     /* The failure is again the last that the ranks have agreed on. */
-    return wefti_agree(t->ranks.agreement, status);
+    return wefti_party_agree(&t->party, status);
 }

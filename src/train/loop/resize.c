@@ -131,31 +131,31 @@ weft_status wefti_training_find_sizes(const wefti_training *t, int32_t least, un
 }
 
 static weft_status read_job(wefti_training *t) {
-    WEFT_TRY(job_for(t->given_job, weft_world_size(t->ranks.world), &t->resized_job));
+    WEFT_TRY(job_for(t->given_job, weft_world_size(t->party.world), &t->resized_job));
     t->job = t->resized_job;
     return WEFT_OK;
 }
 
 static weft_status cannot(const wefti_training *t, weft_status status) {
-    if (status >= 0 || wefti_is_of_others(t->ranks.world, status)) return status;
+    if (status >= 0 || wefti_is_of_others(t->party.world, status)) return status;
     return wefti_prefix(status, "the run cannot go on with %d ranks",
-                        weft_world_size(t->ranks.world));
+                        weft_world_size(t->party.world));
 }
 
 weft_status wefti_training_read_job(wefti_training *t) {
-    return wefti_agree(t->ranks.agreement, cannot(t, read_job(t)));
+    return wefti_party_agree(&t->party, cannot(t, read_job(t)));
 }
 
 /* ---- setting up ---- */
 
 /* Another rank may be the first one now. */
 static weft_status take_rank(wefti_training *t) {
-    const bool followed = t->ranks.follows;
-    t->ranks.follows = weft_world_rank(t->ranks.world) > 0;
+    const bool followed = t->party.follows;
+    t->party.follows = weft_world_rank(t->party.world) > 0;
     t->ranks.observed_peak = 0;
     wefti_checkpoint_lock_close(t->saving.saver.slices_lock); /* of the folder of another rank */
     t->saving.saver.slices_lock = NULL;
-    if (!followed || t->ranks.follows || t->saving.saver.lock) return WEFT_OK;
+    if (!followed || t->party.follows || t->saving.saver.lock) return WEFT_OK;
     return wefti_training_lock(t);
 }
 
@@ -164,16 +164,16 @@ static weft_status set_up(wefti_training *t) {
     WEFT_TRY(wefti_training_prepare(t));
     WEFT_TRY(wefti_training_build(t));
     WEFT_TRY(wefti_training_bind(t));
-    return wefti_agree(t->ranks.agreement, wefti_training_lock_slices(t));
+    return wefti_party_agree(&t->party, wefti_training_lock_slices(t));
 }
 
 static weft_status make_parts(wefti_training *t, int32_t teller) {
     wefti_briefing b;
     const bool is_new = !t->session;
-    WEFT_TRY(wefti_agree(t->ranks.agreement, take_rank(t)));
+    WEFT_TRY(wefti_party_agree(&t->party, take_rank(t)));
     WEFT_TRY(wefti_training_share_briefing(t, teller, !is_new, &b));
-    WEFT_TRY(is_new ? wefti_training_take_key(t, true) : wefti_agree(t->ranks.agreement, WEFT_OK));
-    WEFT_TRY(wefti_agree(t->ranks.agreement, keep_parts(t)));
+    WEFT_TRY(is_new ? wefti_training_take_key(t, true) : wefti_party_agree(&t->party, WEFT_OK));
+    WEFT_TRY(wefti_party_agree(&t->party, keep_parts(t)));
     WEFT_TRY(wefti_training_read_job(t));
     t->briefing = &b;
     t->record.resumes = false; /* the plan of the run's record is for another size */
@@ -186,12 +186,12 @@ static weft_status make_parts(wefti_training *t, int32_t teller) {
 
 weft_status wefti_training_resize(wefti_training *t, int64_t target, int32_t teller,
                                   bool from_memory, wefti_halted *halted, bool *out_whole) {
-    const int32_t size = weft_world_size(t->ranks.world);
+    const int32_t size = weft_world_size(t->party.world);
     *out_whole = false;
     WEFT_TRY(make_parts(t, teller));
     wefti_session_halt_when(t->session, halted, t);
     weft_session *old = t->former ? t->former->session : NULL;
     if (!from_memory) return WEFT_OK;
-    WEFT_TRY(wefti_session_advance_among(old, t->ranks.agreement, size, target));
+    WEFT_TRY(wefti_session_advance_among(old, t->party.agreement, size, target));
     return wefti_session_move(t->session, old, target, out_whole);
 }

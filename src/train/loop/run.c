@@ -52,7 +52,7 @@ void wefti_training_announce(const wefti_training *t) {
 /* Data, session and parameters. */
 static weft_status begin(wefti_training *t) {
     wefti_checkpoint *from;
-    if (t->ranks.world && wefti_world_newcomer(t->ranks.world)) return wefti_training_take_seat(t);
+    if (t->party.world && wefti_world_newcomer(t->party.world)) return wefti_training_take_seat(t);
     WEFT_TRY(wefti_training_take_key(t, true));
     WEFT_TRY(wefti_training_open_directory(t, &from));
     weft_status status = wefti_training_load(t, &from);
@@ -77,7 +77,7 @@ static weft_status run(wefti_training *t, weft_world *world) {
     WEFT_TRY(wefti_training_join(t, world));
     (void)wefti_training_enter(t, WEFT_TRAIN_PART_BUILDING);
     WEFT_TRY(begin(t));
-    if (!t->ranks.follows)
+    if (!t->party.follows)
         WEFT_TRY(wefti_metrics_open(job->train.log, job->train.tensorboard,
                                     t->model.objective->is_language ? "tokens" : "samples",
                                     &t->metrics));
@@ -85,8 +85,8 @@ static weft_status run(wefti_training *t, weft_world *world) {
                  "%s needs validations, but the job has no validation data: set data.validation",
                  job->checkpoint.best ? "checkpoint.best" : "train.stop_after");
     WEFT_TRY(wefti_training_begin_trace(t));
-    if (!t->ranks.follows && !t->mended) wefti_run_record_begin(t);
-    if (!t->ranks.follows) wefti_run_rates(t);
+    if (!t->party.follows && !t->mended) wefti_run_record_begin(t);
+    if (!t->party.follows) wefti_run_rates(t);
     t->result->predicted_peak_bytes = weft_session_memory_of(t->session).predicted_peak_bytes;
     t->result->steps = t->progress.step;
     wefti_training_announce(t);
@@ -105,16 +105,6 @@ static weft_status run(wefti_training *t, weft_world *world) {
         if (status >= 0) status = train(t);
     }
     return status < 0 ? wefti_training_failed(t, status) : WEFT_OK;
-}
-
-/* All ranks end with the same result. A rank that failed reports to the others, which return its
- * failure. */
-static weft_status end_together(const wefti_training *t, weft_status status) {
-    if (!t->ranks.agreement) return status;
-    if (status >= 0 || status == WEFT_E_STOPPED) return wefti_agree(t->ranks.agreement, status);
-    if (status != WEFT_E_PEER) (void)wefti_name_rank(status, weft_world_rank(t->ranks.world));
-    return wefti_agreement_failed(t->ranks.agreement) ? status
-                                                      : wefti_fail_world(t->ranks.world, status);
 }
 
 /* Whether a run that ends now loses no step that it was to save. */
@@ -143,7 +133,7 @@ weft_status weft_train_run_in(weft_world *world, const weft_job *job,
     (void)wefti_training_enter(&t, WEFT_TRAIN_PART_OTHER);
     weft_status closed = wefti_metrics_close(t.metrics);
     if (status < 0) (void)wefti_failure_tell(&failure);
-    status = end_together(&t, status < 0 ? status : closed);
+    status = wefti_party_end(&t.party, status < 0 ? status : closed);
     if (wefti_stopper_end(stopper) && has_saved_all(&t)) {
         result.stop = *asked;
         status = wefti_adopt_of(WEFT_E_STOPPED, WEFT_RANK_OWN, weft_error_message());

@@ -46,9 +46,9 @@ static weft_status tell(wefti_training *t, int32_t teller, char **all, int64_t *
     char *own = NULL;
     int64_t bytes = 0;
     weft_status status = WEFT_OK;
-    if (weft_world_rank(t->ranks.world) == teller) status = pack(t, &own, &bytes);
-    status = wefti_agree(t->ranks.agreement, status);
-    if (status >= 0) status = wefti_agree_gather(t->ranks.agreement, own, bytes, all, offsets);
+    if (weft_world_rank(t->party.world) == teller) status = pack(t, &own, &bytes);
+    status = wefti_party_agree(&t->party, status);
+    if (status >= 0) status = wefti_agree_gather(t->party.agreement, own, bytes, all, offsets);
     wefti_free(own);
     return status;
 }
@@ -58,7 +58,7 @@ weft_status wefti_training_brief(wefti_training *t, int32_t teller) {
     int64_t *offsets;
     WEFT_TRY(tell(t, teller, &all, &offsets));
     wefti_free(offsets);
-    return wefti_agree(t->ranks.agreement, WEFT_OK); /* the newcomer has set up */
+    return wefti_party_agree(&t->party, WEFT_OK); /* the newcomer has set up */
 }
 
 /* ---- hearing ---- */
@@ -119,20 +119,20 @@ weft_status wefti_training_share_briefing(wefti_training *t, int32_t teller, boo
     weft_status status =
         hear(t, has_own, all + offsets[teller], offsets[teller + 1] - offsets[teller], out);
     wefti_free(offsets);
-    return wefti_agree(t->ranks.agreement, status);
+    return wefti_party_agree(&t->party, status);
 }
 
 /* Without the other ranks, which have no time for agreements. */
 static weft_status set_up(wefti_training *t, const char *told, int64_t bytes) {
     wefti_briefing b = {.bf16 = WEFT_BF16_AUTO};
-    wefti_agreement *agreement = t->ranks.agreement;
+    wefti_agreement *agreement = t->party.agreement;
     weft_status status = unpack(t, told, bytes, &b);
-    t->ranks.agreement = NULL;
+    t->party.agreement = NULL;
     t->briefing = &b;
     if (status >= 0) status = wefti_training_lock(t);
     if (status >= 0) status = wefti_training_prepare(t);
     t->briefing = NULL;
-    t->ranks.agreement = agreement;
+    t->party.agreement = agreement;
     wefti_free(b.plan);
     return status;
 }
@@ -140,9 +140,9 @@ static weft_status set_up(wefti_training *t, const char *told, int64_t bytes) {
 weft_status wefti_training_be_briefed(wefti_training *t, int32_t teller) {
     char *all;
     int64_t *offsets;
-    WEFT_TRY(wefti_agree(t->ranks.agreement, WEFT_OK));
-    WEFT_TRY(wefti_agree_gather(t->ranks.agreement, NULL, 0, &all, &offsets));
+    WEFT_TRY(wefti_party_agree(&t->party, WEFT_OK));
+    WEFT_TRY(wefti_agree_gather(t->party.agreement, NULL, 0, &all, &offsets));
     weft_status status = set_up(t, all + offsets[teller], offsets[teller + 1] - offsets[teller]);
     wefti_free(offsets);
-    return wefti_agree(t->ranks.agreement, status);
+    return wefti_party_agree(&t->party, status);
 }

@@ -72,7 +72,7 @@ static weft_status add_rows(wefti_training *t, int program, const char *name,
 weft_status wefti_training_choose_rows(wefti_training *t, int program, wefti_feed_options *o) {
     const wefti_objective *objective = t->model.objective;
     wefti_session_piece *pieces;
-    if (!t->ranks.world) return WEFT_OK;
+    if (!t->party.world) return WEFT_OK;
     WEFT_NEW_ARRAY(pieces, wefti_session_piece, weft_session_devices(t->session));
     o->group = t->batch.micro;
     weft_status status = add_rows(t, program, objective->input, pieces, &o->own_begin, &o->own_end);

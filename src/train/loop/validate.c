@@ -29,10 +29,10 @@ static void counting_close(counting *c) {
 /* Of several processes: each knows the rows that all others prepare. */
 static weft_status choose_counted(wefti_training *t, const wefti_feed_options *o, counting *c) {
     const int64_t mine[2] = {o->own_begin, o->own_end};
-    WEFT_TRY(wefti_agree_records(t->ranks.agreement, mine, sizeof mine, c->of_ranks));
+    WEFT_TRY(wefti_agree_records(t->party.agreement, mine, sizeof mine, c->of_ranks));
     for (int64_t row = o->own_begin; row < o->own_end; row++) {
         int64_t before = 0;
-        for (int r = 0; r < weft_world_rank(t->ranks.world); r++)
+        for (int r = 0; r < weft_world_rank(t->party.world); r++)
             before += row >= c->of_ranks[2 * r] && row < c->of_ranks[2 * r + 1];
         c->counts[row] = before == 0;
     }
@@ -43,7 +43,7 @@ static weft_status counting_open(wefti_training *t, const wefti_feed_options *o,
     const int64_t micro = t->batch.micro;
     WEFT_NEW_ARRAY(c->counts, bool, micro);
     WEFT_NEW_ARRAY(c->of_ranks, int64_t, TALLIES * weft_session_devices(t->session));
-    if (t->ranks.agreement)
+    if (t->party.agreement)
         WEFT_TRY(choose_counted(t, o, c));
     else
         for (int64_t row = 0; row < micro; row++) c->counts[row] = true;
@@ -79,8 +79,8 @@ static weft_status count_right(wefti_training *t, const wefti_batch *b, const co
 /* Adds up what all processes have counted. */
 static weft_status add_up(const wefti_training *t, const counting *c, tally *sum) {
     const int64_t mine[TALLIES] = {sum->targets, sum->right, sum->bytes};
-    if (!t->ranks.agreement) return WEFT_OK;
-    WEFT_TRY(wefti_agree_records(t->ranks.agreement, mine, sizeof mine, c->of_ranks));
+    if (!t->party.agreement) return WEFT_OK;
+    WEFT_TRY(wefti_agree_records(t->party.agreement, mine, sizeof mine, c->of_ranks));
     *sum = (tally){0, 0, 0};
     for (int r = 0; r < weft_session_devices(t->session); r++) {
         sum->targets += c->of_ranks[TALLIES * r];

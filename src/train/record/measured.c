@@ -142,8 +142,8 @@ static weft_status write(wefti_training *t, const char *parts, const int64_t *of
 static weft_status gather(wefti_training *t, const char *own) {
     char *all;
     int64_t *offsets;
-    WEFT_TRY(wefti_agree_gather(t->ranks.agreement, own, (int64_t)strlen(own), &all, &offsets));
-    if (!t->ranks.follows && write(t, all, offsets, weft_world_size(t->ranks.world)) < 0)
+    WEFT_TRY(wefti_agree_gather(t->party.agreement, own, (int64_t)strlen(own), &all, &offsets));
+    if (!t->party.follows && write(t, all, offsets, weft_world_size(t->party.world)) < 0)
         wefti_run_record_unwritten(t);
     wefti_free(offsets);
     return WEFT_OK;
@@ -153,10 +153,10 @@ weft_status wefti_run_record_end(wefti_training *t) {
     char *own = NULL;
     if (!t->job->checkpoint.dir[0] || t->record.steps == 0 || t->mended) return WEFT_OK;
     uint64_t steps = middle_steps(&t->record); /* as rank 0 saw them */
-    WEFT_TRY(wefti_training_broadcast(t, WEFT_OK, &steps, sizeof steps));
+    WEFT_TRY(wefti_party_broadcast(&t->party, WEFT_OK, &steps, sizeof steps));
     weft_status status = own_ranks(t, steps, &own);
-    if (t->ranks.agreement) {
-        status = wefti_agree(t->ranks.agreement, status);
+    if (t->party.agreement) {
+        status = wefti_party_agree(&t->party, status);
         if (status >= 0) status = gather(t, own);
     } else if (status >= 0) {
         const int64_t offsets[] = {0, (int64_t)strlen(own)};

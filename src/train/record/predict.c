@@ -80,9 +80,9 @@ static weft_status open_programs(const wefti_training *t, wefti_job_programs *p)
         WEFT_TRY(weft_plan_create(devices, &p->plan));
     }
     if (p->plan) WEFT_TRY(wefti_route_cache_create(&p->routes));
-    if (t->ranks.world) {
+    if (t->party.world) {
         WEFT_NEW_ARRAY(p->host, int32_t, devices);
-        memcpy(p->host, t->ranks.world->host, (size_t)devices * sizeof *p->host);
+        memcpy(p->host, t->party.world->host, (size_t)devices * sizeof *p->host);
     }
     WEFT_TRY(wefti_optimizer_for(&o, t->model.graph, &p->optimizer));
     return wefti_job_programs_classes(p);

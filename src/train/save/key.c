@@ -6,7 +6,7 @@
 static weft_status take(wefti_training *t, bool writes) {
     const char *where = t->job->checkpoint.key;
     if (!where || !*where) return WEFT_OK;
-    WEFT_REQUIRE(!writes || !*t->job->checkpoint.dir || !t->ranks.world ||
+    WEFT_REQUIRE(!writes || !*t->job->checkpoint.dir || !t->party.world ||
                      t->job->checkpoint.sliced,
                  WEFT_E_ARG,
                  "several processes cannot write one encrypted file: set checkpoint.sliced: true, "
@@ -19,7 +19,7 @@ static weft_status take(wefti_training *t, bool writes) {
 weft_status wefti_training_take_key(wefti_training *t, bool writes) {
     weft_status status = take(t, writes);
     if (status < 0) (void)wefti_prefix(status, "checkpoint.key");
-    return t->ranks.agreement ? wefti_agree(t->ranks.agreement, status) : status;
+    return wefti_party_agree(&t->party, status);
 }
 
 void wefti_training_wipe_key(wefti_training *t) {

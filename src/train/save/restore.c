@@ -107,7 +107,7 @@ weft_status wefti_training_restore(wefti_training *t, wefti_checkpoint *c) {
                                  &all)); /* starts the session, which is collective */
     wefti_free(all);
     weft_status status = c ? check_restored(t, c, &p) : WEFT_OK;
-    WEFT_TRY(wefti_training_broadcast(t, status, &p, sizeof p));
+    WEFT_TRY(wefti_party_broadcast(&t->party, status, &p, sizeof p));
     WEFT_TRY(wefti_saver_load(wefti_training_saver(t), c, false));
     t->progress.step = t->saving.committed_step = p.step;
     t->progress.position = p.position;

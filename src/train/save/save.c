@@ -97,7 +97,7 @@ static void report_written(void *context) {
     wefti_training *t = context;
     t->saving.committed_step = t->saving.saver.step;
     wefti_training_rated_step_is_written(t);
-    if (t->ranks.follows) return;
+    if (t->party.follows) return;
     (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s/%sstep-%012lld",
                    t->job->checkpoint.dir, wefti_training_is_sliced(t) ? "rank_0/" : "",
                    (long long)t->saving.committed_step);
@@ -204,8 +204,8 @@ wefti_saver *wefti_training_saver(wefti_training *t) {
     wefti_saver *v = &t->saving.saver;
     v->owner = (wefti_save_owner){begin, keeps, report_written, note, t};
     v->session = t->session;
-    v->world = t->ranks.world;
-    v->agreement = t->ranks.agreement;
+    v->world = t->party.world;
+    v->agreement = t->party.agreement;
     v->dir = t->job->checkpoint.dir;
     v->sliced = t->job->checkpoint.sliced;
     return v;
@@ -224,7 +224,7 @@ weft_status wefti_training_lock_slices(wefti_training *t) {
 }
 
 bool wefti_training_is_sliced(const wefti_training *t) {
-    return t->job->checkpoint.sliced && t->ranks.world;
+    return t->job->checkpoint.sliced && t->party.world;
 }
 
 weft_status wefti_training_save(wefti_training *t, weft_status *out_unwritten) {
@@ -246,6 +246,6 @@ bool wefti_training_is_saved(const wefti_training *t) {
 /* A step that is written, or being written, is not due again. */
 bool wefti_training_due(const wefti_training *t) {
     const double seconds = t->job->checkpoint.seconds;
-    if (seconds <= 0 || t->ranks.follows || wefti_training_is_saved(t)) return false;
+    if (seconds <= 0 || t->party.follows || wefti_training_is_saved(t)) return false;
     return (double)(wefti_now_ns() - t->saving.begun_ns) >= seconds * 1e9;
 }
