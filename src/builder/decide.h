@@ -213,7 +213,7 @@ weft_desc wefti_sharding_desc(const wefti_decisions *dec, const weft_desc *whole
  * to. Inputs are GIVEN and outputs OPEN at first. */
 typedef struct wefti_request {
     wefti_partition_spec spec;
-    wefti_layout *in, *out;
+    wefti_layout *in, *out, *late;
     uint8_t *in_state, *out_state;
     const char **names; /* of outputs */
 } wefti_request;

@@ -203,12 +203,19 @@ weft_status wefti_request_new(wefti_arena *arena, const weft_body *body, const c
                               wefti_request *r) {
     WEFT_TRY(wefti_new_array(arena, body->in_count, sizeof *r->in, &r->in));
     WEFT_TRY(wefti_new_array(arena, body->out_count, sizeof *r->out, &r->out));
+    WEFT_TRY(wefti_new_array(arena, body->out_count, sizeof *r->late, &r->late));
     WEFT_TRY(wefti_new_array(arena, body->in_count, 1, &r->in_state));
     WEFT_TRY(wefti_new_array(arena, body->out_count, 1, &r->out_state));
     WEFT_TRY(wefti_new_array(arena, body->out_count, sizeof *r->names, &r->names));
     for (int64_t o = 0; o < body->out_count; o++) r->out_state[o] = WEFTI_LAYOUT_OPEN;
-    r->spec =
-        (wefti_partition_spec){body, call, r->in, r->out, r->in_state, r->out_state, r->names, 0};
+    r->spec = (wefti_partition_spec){.body = body,
+                                     .call = call,
+                                     .in = r->in,
+                                     .out = r->out,
+                                     .late = r->late,
+                                     .in_state = r->in_state,
+                                     .out_state = r->out_state,
+                                     .out_gradient_of = r->names};
     return WEFT_OK;
 }
 
@@ -303,6 +310,7 @@ static void require_gradients(wefti_decisions *dec, const wefti_call_plan *call,
                                   : s->gradient_known ? WEFTI_LAYOUT_GIVEN_LATE
                                                       : WEFTI_LAYOUT_GIVEN_PARTIAL;
         r->out[first + o] = param && s->gradient_known ? s->gradient : s->use;
+        r->late[first + o] = s->use;
         const wefti_value_info *inside = &grad->cell->values[grad->cell->in[i]];
         r->names[first + o] = inside->name ? inside->name : "what it reads";
     }

@@ -17,7 +17,7 @@ typedef struct wefti_partition_entry {
     const weft_body *key;
     const wefti_strategy **strategies; /* per node */
     uint64_t tag;
-    wefti_layout *required_in, *required_out;
+    wefti_layout *required_in, *required_out, *late;
     uint8_t *in_state, *out_state;
     wefti_local_body result;
     wefti_rank_reads reads; /* what the local body depends on */

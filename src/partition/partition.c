@@ -81,6 +81,7 @@ static weft_status find_wanted(wefti_partition_context *ctx) {
         ctx->partial_free[v] |=
             state == WEFTI_LAYOUT_GIVEN_PARTIAL || state == WEFTI_LAYOUT_GIVEN_LATE;
         if (state <= WEFTI_LAYOUT_GIVEN_PARTIAL) ctx->wanted[v] = &ctx->spec->out[o];
+        if (state == WEFTI_LAYOUT_GIVEN_LATE) ctx->wanted[v] = &ctx->spec->late[o];
     }
     return WEFT_OK;
 }
@@ -258,6 +259,7 @@ static weft_status run(wefti_partition *p, wefti_partition_context *ctx,
     WEFT_TRY(
         wefti_partition_array(p->arena, ctx->from->value_count, sizeof(bool), &ctx->communicated));
     weft_status status = partition_body(p, ctx, layouts);
+    if (status >= 0 && e->reads.lost) status = WEFT_E_NOMEM; /* raised where they were lost */
     if (status < 0) {
         wefti_body_destroy(ctx->to);
         wefti_rank_reads_free(&e->reads);

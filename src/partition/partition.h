@@ -41,8 +41,8 @@ weft_status wefti_partition_check(const wefti_partition *p) WEFT_CHECKED;
 typedef enum wefti_layout_state {
     WEFTI_LAYOUT_GIVEN,         /* input: it comes in this layout; output: it must have it */
     WEFTI_LAYOUT_GIVEN_PARTIAL, /* GIVEN, except that partial axes stay as they are made */
-    WEFTI_LAYOUT_GIVEN_LATE,    /* GIVEN, but brought there at the end: this layout does not
-                                   influence splits, and partial axes may stay till then */
+    WEFTI_LAYOUT_GIVEN_LATE,    /* GIVEN, but brought there at the end, and splits do not depend on
+                                   it. They are those of GIVEN_PARTIAL for the layout in `late` */
     WEFTI_LAYOUT_SUMMED,        /* output: as it is made, with partial sums added up */
     WEFTI_LAYOUT_OPEN /* input (parameter): as its first reader requires; output: as it is made */
 } wefti_layout_state;
@@ -51,6 +51,7 @@ typedef struct wefti_partition_spec {
     const weft_body *body;        /* body of the whole model */
     const char *call;             /* path of the call: for strategies and messages */
     const wefti_layout *in, *out; /* per input and output of the body; read if stated */
+    const wefti_layout *late;     /* per output; read if GIVEN_LATE */
     const uint8_t *in_state,
         *out_state; /* wefti_layout_state values; NULL: inputs GIVEN, outputs OPEN */
     const char *const *out_gradient_of; /* per output: the value whose gradient it is, for names of

@@ -13,6 +13,13 @@ static bool same_layouts(const wefti_layout *a, const wefti_layout *b, const uin
     return true;
 }
 
+static bool same_late(const wefti_layout *a, const wefti_layout *b, const uint8_t *state,
+                      int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (state[i] == WEFTI_LAYOUT_GIVEN_LATE && !wefti_layout_equal(&a[i], &b[i])) return false;
+    return true;
+}
+
 static bool same_states(const uint8_t *a, const uint8_t *b, int64_t count) {
     for (int64_t i = 0; i < count; i++)
         if ((a ? a[i] : 0) != (b ? b[i] : 0)) return false;
@@ -72,7 +79,8 @@ const wefti_partition_entry *wefti_partition_find_entry(wefti_partition *p,
             (spec->out_state != NULL) == (x->out_state != NULL) &&
             (!spec->out_state ||
              (same_states(x->out_state, spec->out_state, b->out_count) &&
-              same_layouts(x->required_out, spec->out, spec->out_state, b->out_count))))
+              same_layouts(x->required_out, spec->out, spec->out_state, b->out_count) &&
+              same_late(x->late, spec->late, spec->out_state, b->out_count))))
             return x;
     }
     return NULL;
@@ -102,6 +110,7 @@ weft_status wefti_partition_new_entry(wefti_partition *p, const wefti_partition_
     WEFT_TRY(keep(p, spec->out_state, b->out_count, 1, &e->out_state));
     if (spec->out_state)
         WEFT_TRY(keep(p, spec->out, b->out_count, sizeof *spec->out, &e->required_out));
+    WEFT_TRY(keep(p, spec->late, b->out_count, sizeof *spec->late, &e->late));
     *out = e;
     return WEFT_OK;
 }

@@ -63,13 +63,13 @@ static counts counted(const wefti_program *p, const char *name, const char *phas
     return c;
 }
 
-static weft_graph *gpt2_of(int64_t batch, int layers) {
+static weft_graph *gpt2_of(int64_t batch, int layers, int width) {
     weft_model_config c = {.family = WEFT_FAMILY_GPT2,
                            .layers = layers,
-                           .hidden = 32,
+                           .hidden = 32 * width,
                            .heads = 4,
-                           .ffn = 64,
-                           .context = 16,
+                           .ffn = 64 * width,
+                           .context = 16 * width,
                            .vocab = 64};
     weft_graph *g;
     ASSERT_OK(weft_model_build(&c, WEFT_USE_TRAIN, batch, 0, WEFT_F32, &g));
@@ -77,7 +77,7 @@ static weft_graph *gpt2_of(int64_t batch, int layers) {
 }
 
 static weft_graph *gpt2(int64_t batch) {
-    return gpt2_of(batch, LAYERS);
+    return gpt2_of(batch, LAYERS, 1);
 }
 
 static void tensor_parallel(weft_plan *plan) {
@@ -93,14 +93,18 @@ typedef struct fixture {
     weft_session *session;
 } fixture;
 
-static fixture open_with(weft_plan *plan, int64_t batch) {
-    fixture f = {.graph = gpt2(batch)};
+static fixture open_graph(weft_graph *graph, weft_plan *plan) {
+    fixture f = {.graph = graph};
     weft_session_options o = weft_session_defaults();
     o.plan = plan;
     o.threads = 2;
     ASSERT_OK(weft_session_create(f.graph, &o, &f.session));
     weft_plan_destroy(plan);
     return f;
+}
+
+static fixture open_with(weft_plan *plan, int64_t batch) {
+    return open_graph(gpt2(batch), plan);
 }
 
 static void close_all(fixture *f) {
@@ -140,27 +144,31 @@ static void megatron_tensor_parallelism(void **state) {
 
 /* With norms and residuals split along the sequence: a gather and a scattered sum replace each sum,
  * at half the bytes each. In the backward pass each device keeps its part of the norms' results.
- * These are gathered once more for the gradients of weights. */
+ * These are gathered once more for the gradients of weights. A product split along the sequence
+ * would have less to bring on 4 devices, but a sum as large as the weights behind it. */
 static void megatron_sequence_parallelism(void **state) {
     (void)state;
-    weft_plan *plan;
-    ASSERT_OK(weft_plan_create(2, &plan));
-    ASSERT_OK(weft_plan_axis(plan, "tp", 2));
-    tensor_parallel(plan);
-    ASSERT_OK(weft_plan_split_op(plan, "h.*.ln_?:layer_norm", "in0.1=tp"));
-    ASSERT_OK(weft_plan_split_op(plan, "h.*:add", "in0.1=tp"));
-    fixture f = open_with(plan, 1);
-    for (int r = 0; r < 2; r++)
-        for (int l = 1; l < LAYERS; l++) {
-            char name[16];
-            (void)snprintf(name, sizeof name, "h.%d", l);
-            const wefti_program *p = wefti_session_program_of(f.session, 0, r);
-            is("forward", counted(p, name, "forward"),
-               (counts){.all_gather = 2, .reduce_scatter = 2});
-            is("backward", counted(p, name, "backward"),
-               (counts){.all_gather = 4, .reduce_scatter = 2});
-        }
-    close_all(&f);
+    enum { WIDE = 16 }; /* bytes decide, not latencies */
+    for (int tp = 2; tp <= 4; tp += 2) {
+        weft_plan *plan;
+        ASSERT_OK(weft_plan_create(tp, &plan));
+        ASSERT_OK(weft_plan_axis(plan, "tp", tp));
+        tensor_parallel(plan);
+        ASSERT_OK(weft_plan_split_op(plan, "h.*.ln_?:layer_norm", "in0.1=tp"));
+        ASSERT_OK(weft_plan_split_op(plan, "h.*:add", "in0.1=tp"));
+        fixture f = open_graph(gpt2_of(1, LAYERS, WIDE), plan);
+        for (int r = 0; r < tp; r++)
+            for (int l = 1; l < LAYERS; l++) {
+                char name[16];
+                (void)snprintf(name, sizeof name, "h.%d", l);
+                const wefti_program *p = wefti_session_program_of(f.session, 0, r);
+                is("forward", counted(p, name, "forward"),
+                   (counts){.all_gather = 2, .reduce_scatter = 2});
+                is("backward", counted(p, name, "backward"),
+                   (counts){.all_gather = 4, .reduce_scatter = 2});
+            }
+        close_all(&f);
+    }
 }
 
 static int parameters(const weft_session *s) {
@@ -439,7 +447,7 @@ static void depth_adds_no_transfers(void **state) {
     int32_t routines[2], transfers[2];
     int steps[2] = {0};
     for (int deep = 0; deep < 2; deep++) {
-        weft_graph *g = gpt2_of(4, deep ? 12 : LAYERS);
+        weft_graph *g = gpt2_of(4, deep ? 12 : LAYERS, 1);
         weft_plan *plan;
         weft_session *s;
         weft_session_options o = weft_session_defaults();
