@@ -2,20 +2,23 @@
 #
 #   BUILD=dir   where to build (build)          PREFIX=dir  where `make install` puts things (/usr/local)
 #   JOBS=n      parallel jobs (all cores)       TEXT=file   what `make demo` learns (the system's C headers)
+#   TESTS=all   `make test` runs the long tests as well (quick)
 BUILD ?= build
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_FLAGS ?=
 CTEST_FLAGS ?=
+TESTS ?= quick
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all deps configure test demo install bench examples format check clean help
+.PHONY: all deps configure test test-all demo install bench examples format check clean help
 all: configure
 	@cmake --build $(BUILD) -j $(JOBS) --target weft_cli weft $(if $(filter OFF,$(WEFT_SHARED)),,weft_shared)
 
 help:
 	@echo "make            build a release into $(BUILD)/"
-	@echo "make test       build everything and run all tests"
+	@echo "make test       build everything and run the tests, without the long ones"
+	@echo "make test-all   run the long tests as well: kills, hosts, launchers, searches by brute force"
 	@echo "make demo       train a small language model for a few minutes [TEXT=file]"
 	@echo "make install    install into PREFIX=$(PREFIX)"
 	@echo "make bench      build the benchmarks into $(BUILD)/bench/"
@@ -34,7 +37,10 @@ configure: deps
 
 test: configure
 	@cmake --build $(BUILD) -j $(JOBS)
-	@tools/run_tests $(BUILD) -j $(JOBS) $(CTEST_FLAGS)
+	@tools/run_tests $(BUILD) -j $(JOBS) $(if $(filter quick,$(TESTS)),-LE "long|fenced") $(CTEST_FLAGS)
+
+test-all:
+	@$(MAKE) test TESTS=all
 
 demo: all
 	@WEFT=$(BUILD)/weft TEXT="$(TEXT)" sh tools/demo
