@@ -14,8 +14,8 @@
  * The second form looks for splits whose plans are faster than the plan of the search: see
  * planner/grid.c.
  *
- * The third form reads published runs (docs/format-published.md) and compares their plans with
- * those of the search: see planner/published.c. The fourth form asks random questions: see
+ * The third form reads published runs (docs/reference/format-published.md) and compares their plans
+ * with those of the search: see planner/published.c. The fourth form asks random questions: see
  * planner/random.c. */
 #include "planner/planner.h"
 

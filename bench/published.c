@@ -3,9 +3,9 @@
  * Usage: published FILE.json [--score] [--detail] [--profiles FILE] [--set PROFILE.CONSTANT=NUMBER]
  *
  * FILE is an array of rows, one object for each run: its model, machine, framework and degrees. The
- * fields are those of docs/format-published.md. Only inputs are read; --score alone looks at what
- * was measured. Prints one JSON object a row: id, seconds, memory_bytes, fits, and `error` if there
- * is no prediction. Exit code 1: the file or a row is damaged; 2: the command line is.
+ * fields are those of docs/reference/format-published.md. Only inputs are read; --score alone looks
+ * at what was measured. Prints one JSON object a row: id, seconds, memory_bytes, fits, and `error`
+ * if there is no prediction. Exit code 1: the file or a row is damaged; 2: the command line is.
  *
  * A row is modelled from its layer: products, attention and chains of a microbatch on one device
  * take what cost/cost.h says on the machine file, as in the simulator. Transfers likewise. Layers
@@ -13,7 +13,8 @@
  * rows with thousands of devices each would take hours. tests/bench compares with the simulator.
  *
  * Frameworks differ in a few constants (published/profiles.json): what they fuse, keep and overlap.
- * docs/benchmarks.md says what these were fitted on, and how well they predict the rest. */
+ * docs/reference/benchmarks.md says what these were fitted on, and how well they predict the rest.
+ */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,7 +1,8 @@
 /* Audits: where the time of a run went, what to try, and what it was predicted to take.
  *
  * A run with a checkpoint directory keeps its plan, its machine, its prediction and the times of
- * its kernels and transfers in the folder `record` of that directory (docs/format-record.md). */
+ * its kernels and transfers in the folder `record` of that directory
+ * (docs/reference/format-record.md). */
 #ifndef WEFT_AUDIT_H
 #define WEFT_AUDIT_H
 

@@ -1,5 +1,5 @@
 /* Measurement of collectives: the figures of `weft bench comm`, and the links that plans use
- * (docs/format-links.md); and of whole machines (docs/format-machine.md). */
+ * (docs/reference/format-links.md); and of whole machines (docs/reference/format-machine.md). */
 #ifndef WEFT_BENCH_H
 #define WEFT_BENCH_H
 

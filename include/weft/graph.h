@@ -101,8 +101,8 @@ WEFT_API weft_desc weft_value_desc(const weft_graph *graph, weft_value value);
 
 /** Print the graph in the form that weft_graph_parse reads. Freed with weft_text_free. */
 WEFT_API weft_status weft_graph_print(const weft_graph *graph, char **out) WEFT_CHECKED;
-/** Parse a graph from text (docs/format-graph-text.md); freed with weft_graph_destroy. WEFT_E_ARG
- * names the line and the error there. */
+/** Parse a graph from text (docs/reference/format-graph-text.md); freed with weft_graph_destroy.
+ * WEFT_E_ARG names the line and the error there. */
 WEFT_API weft_status weft_graph_parse(const char *text, weft_graph **out) WEFT_CHECKED;
 #ifdef __cplusplus
 }

@@ -116,9 +116,10 @@ WEFT_API weft_status weft_infer_open(weft_world *world, const weft_job *job,
 WEFT_API void weft_infer_close(weft_infer *infer); /* NULL is legal; not collective */
 
 /** Write the model to a new folder: its graph, its plan, and the weights of each rank
- * (docs/format-exported.md). It runs without the job and the checkpoint, on the same number of
- * devices, as processes or in one, and gives the same bits on the same machine. Collective in a
- * world, whose ranks must all see the folder. The folder appears when it is complete.
+ * (docs/reference/format-exported.md). It runs without the job and the checkpoint, on the same
+ * number of devices, as processes or in one, and gives the same bits on the same machine.
+ * Collective in a world, whose ranks must all see the folder. The folder appears when it is
+ * complete.
  * @return WEFT_E_ARG for a folder that exists; WEFT_E_STOPPED; WEFT_E_IO; WEFT_E_NOMEM */
 WEFT_API weft_status weft_infer_export(weft_infer *infer, const char *folder) WEFT_CHECKED;
 

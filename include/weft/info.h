@@ -42,8 +42,8 @@ typedef struct weft_info {
 /** Describe the build and the machine. Reads /proc and /sys; a missing fact becomes "" or 0. */
 WEFT_API void weft_info_get(weft_info *out);
 
-/** Names of the machines that are built in (docs/format-machine.md), in order; NULL from the last
- * one on. Static storage. */
+/** Names of the machines that are built in (docs/reference/format-machine.md), in order; NULL from
+ * the last one on. Static storage. */
 WEFT_API const char *weft_machine_name(int index);
 /** The machine file of a machine: JSON, with the source of every figure.
  * @param machine  a name, "8 hosts of 8 h100-80g", a topology, or a file

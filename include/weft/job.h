@@ -1,8 +1,8 @@
 /* A training job: all settings of one run, read from a YAML file and `key=value` overrides.
  *
  * One table (src/job/keys.def) holds the keys, their defaults and their meaning. The parser, the
- * printed form and docs/job-file.md come from it. A loaded job is complete, except for sizes that
- * only the data or a model directory can give: those are 0. */
+ * printed form and docs/reference/job-file.md come from it. A loaded job is complete, except for
+ * sizes that only the data or a model directory can give: those are 0. */
 #ifndef WEFT_JOB_H
 #define WEFT_JOB_H
 
@@ -226,7 +226,7 @@ typedef struct weft_job_parallel {
 } weft_job_parallel;
 
 typedef struct weft_job {
-    const char *machine; /* a machine (docs/format-machine.md), by which strategies and
+    const char *machine; /* a machine (docs/reference/format-machine.md), by which strategies and
                             communication are chosen; "": assumed rates and links */
     weft_job_model model;
     weft_job_data data;

@@ -223,7 +223,7 @@ WEFT_API weft_value weft_one_hot(weft_graph *g, weft_value index, int64_t classe
 WEFT_API weft_value weft_top_k(weft_graph *g, weft_value x, int64_t k, weft_value *out_index);
 
 /* Communication between the ranks of a world, for models that divide their work by hand
- * (docs/how-to-collectives.md). All ranks build the same graph. It needs a plan with as many
+ * (docs/guide/how-to-collectives.md). All ranks build the same graph. It needs a plan with as many
  * devices as the world has processes. Groups of `count` ranks that are `stride` apart divide the
  * world: of 4 ranks {2, 1} gives 0 1 and 2 3, {2, 2} gives 0 2 and 1 3. In a pipeline a group has
  * ranks of one stage. Gradients are those of the sum of all ranks' losses. */

@@ -126,15 +126,15 @@ WEFT_API weft_status weft_plan_dataset_cuts(weft_plan *plan, const char *cuts) W
 /** Whether devices compute while they communicate; on by default. */
 WEFT_API weft_status weft_plan_overlap(weft_plan *plan, bool overlap) WEFT_CHECKED;
 /** Cost of transfers, as measured by weft_bench_comm and written by weft_bench_write_links
- * (docs/format-links.md). Redistributions and strategies are chosen by it. The values become part
- * of the plan. WEFT_E_NOT_FOUND, WEFT_E_IO. */
+ * (docs/reference/format-links.md). Redistributions and strategies are chosen by it. The values
+ * become part of the plan. WEFT_E_NOT_FOUND, WEFT_E_IO. */
 WEFT_API weft_status weft_plan_links(weft_plan *plan, const char *path) WEFT_CHECKED;
 /** Number of devices of a plan; 0 for NULL. */
 WEFT_API int weft_plan_devices(const weft_plan *plan);
 
-/** JSON text of a plan (docs/format-plan.md; freed with weft_text_free), and a plan from `bytes` of
- * text or from a file (freed with weft_plan_destroy). `name` stands for the text in messages,
- * which give the path to the error. WEFT_E_NOT_FOUND, WEFT_E_IO for a file. */
+/** JSON text of a plan (docs/reference/format-plan.md; freed with weft_text_free), and a plan from
+ * `bytes` of text or from a file (freed with weft_plan_destroy). `name` stands for the text in
+ * messages, which give the path to the error. WEFT_E_NOT_FOUND, WEFT_E_IO for a file. */
 WEFT_API weft_status weft_plan_print(const weft_plan *plan, char **out) WEFT_CHECKED;
 WEFT_API weft_status weft_plan_parse(const char *name, const char *text, int64_t bytes,
                                      weft_plan **out) WEFT_CHECKED;

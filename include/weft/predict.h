@@ -1,7 +1,8 @@
 /* Predictions of a training step on a machine that need not exist: seconds, causes, memory.
  *
  * A prediction walks the programs that a run would execute with a clock. Costs come from a machine
- * model (docs/format-machine.md). Nothing is trained; neither data nor weights are read. */
+ * model (docs/reference/format-machine.md). Nothing is trained; neither data nor weights are read.
+ */
 #ifndef WEFT_PREDICT_H
 #define WEFT_PREDICT_H
 
@@ -87,8 +88,9 @@ typedef struct weft_predict_options {
     const char
         *machine; /* as the job key `machine`: a name, a topology or a file; NULL: the job's */
     weft_disturbances disturbances;
-    double tokens;      /* of a step, for tokens_per_second; 0: the job's, or unknown */
-    const char *trace;  /* file for a timeline of all ranks (docs/format-trace.md), or NULL */
+    double tokens; /* of a step, for tokens_per_second; 0: the job's, or unknown */
+    const char
+        *trace; /* file for a timeline of all ranks (docs/reference/format-trace.md), or NULL */
     const char *report; /* HTML file that shows the prediction, or NULL */
     const char *title;  /* of the report: the job's file, for one; NULL: none */
 } weft_predict_options;

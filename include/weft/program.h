@@ -38,7 +38,7 @@ WEFT_API weft_status weft_session_plan(const weft_session *session, weft_plan **
  * @return WEFT_E_ARG for an unknown program, or a rank of another process */
 WEFT_API weft_status weft_session_program_text(const weft_session *session, int program, int rank,
                                                char **out) WEFT_CHECKED;
-/** The same as one JSON object and a newline (docs/format-program.md). */
+/** The same as one JSON object and a newline (docs/reference/format-program.md). */
 WEFT_API weft_status weft_session_program_json(const weft_session *session, int program, int rank,
                                                char **out) WEFT_CHECKED;
 

@@ -66,8 +66,8 @@ typedef struct weft_search_options {
     weft_cost_model cost_model;
     weft_search_rules rules;
     /* JOINT: */
-    const char *machine;  /* a machine (docs/format-machine.md); NULL: assumed rates, the settings'
-                             links */
+    const char *machine;  /* a machine (docs/reference/format-machine.md); NULL: assumed rates, the
+                             settings'  links */
     const char *fix;      /* hard constraints, "pp=4 tp=2"; NULL: none */
     int64_t memory_bytes; /* of a device; 0: the machine's */
     int evaluations;      /* how many plans are simulated at most; 0: the usual number */

@@ -337,9 +337,9 @@ WEFT_API weft_status weft_session_read_rows(weft_session *session, int program, 
  *
  * weft_session_save writes the parameters, states and optimizer tensors of program 0 as the step
  * DIR/step-N of a run's directory, N being weft_session_step_number, in the format of `weft train`
- * (docs/format-checkpoint.md). Names are those of the session. weft_session_load takes the step on
- * any plan and number of ranks, to the bit, and also steps of `weft train` with these names.
- * `weft checkpoint` verifies, compares and converts it.
+ * (docs/reference/format-checkpoint.md). Names are those of the session. weft_session_load takes
+ * the step on any plan and number of ranks, to the bit, and also steps of `weft train` with these
+ * names. `weft checkpoint` verifies, compares and converts it.
  *
  * Each rank writes the pieces that it has, and no rank holds a whole tensor. Usually all ranks
  * write into the same files, which do not show how tensors are split. With `sliced`, each rank
@@ -463,8 +463,8 @@ WEFT_API weft_status weft_session_device_memory(const weft_session *session, int
 /** Record every kernel and transfer into a Chrome JSON trace, until weft_session_trace(session,
  * NULL) or destroy. WEFT_E_IO, also from the call that ends it. Not collective. */
 WEFT_API weft_status weft_session_trace(weft_session *session, const char *path) WEFT_CHECKED;
-/** Put traces of one job together (docs/format-trace.md). Clocks of unlike hosts are set by the
- * moments at which all ranks met.
+/** Put traces of one job together (docs/reference/format-trace.md). Clocks of unlike hosts are set
+ * by the moments at which all ranks met.
  * @param files  [count] traces that weft has written
  * @param out    the file to write, completely or not at all; may be one of `files`
  * @return WEFT_E_CORRUPT for a file that is no such trace; WEFT_E_IO; WEFT_E_NOMEM */

@@ -143,7 +143,8 @@ WEFT_API weft_status weft_job_plan(const weft_job *job, weft_plan **out,
                                    char **out_unmatched) WEFT_CHECKED;
 
 /** The layouts of a job's parameters, states and optimizer states as a strategy file of MindSpore
- * (docs/format-slices.md), under the names that checkpoints give them. Nothing is trained.
+ * (docs/reference/format-slices.md), under the names that checkpoints give them. Nothing is
+ * trained.
  * @param path  the file to write, completely or not at all; JSON if it ends in .json, else protobuf
  * @return as weft_job_report; WEFT_E_NO_IMPL for layouts that such a file cannot describe: uneven
  * parts, axes of one dimension that are not neighbours, unlike meshes of stages */

@@ -30,9 +30,9 @@ typedef struct weft_world_options {
      * "ucx" and "mpi" insist on one. "mac" is TCP with messages that the job's secret
      * authenticates. The variable WEFT_COMM does the same. */
     const char *communicator;
-    /* A file of measured links (docs/format-links.md), equal for all processes; they choose the
-     * algorithms of collectives between hosts. "": the file that WEFT_LINKS names, else assumed
-     * links. */
+    /* A file of measured links (docs/reference/format-links.md), equal for all processes; they
+     * choose the algorithms of collectives between hosts. "": the file that WEFT_LINKS names, else
+     * assumed links. */
     const char *links;
     const char *interface; /* network interface to bind to; "": loopback if all are on one host */
     double join_seconds;   /* time to wait for missing processes; 0: 600 */

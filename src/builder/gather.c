@@ -14,7 +14,8 @@
 #include "graph/lower/lower.h"
 
 /* Of the whole parameter. Measured: between hosts a message costs more than these copies. Between
- * processes of a host both cost about the same, and 1 MiB is slower (docs/benchmarks.md). */
+ * processes of a host both cost about the same, and 1 MiB is slower (docs/reference/benchmarks.md).
+ */
 enum { SHARED_MESSAGE_BYTES = 64 << 10 };
 
 static bool in_pieces(const wefti_emitter *b, int32_t v) {

@@ -6,7 +6,7 @@
  * (optimizer-*.safetensors, tensors `<parameter>.<state>`), and manifest.json. The manifest holds
  * everything else that a run needs to continue with the same bits, and a CRC32C of every byte of
  * the step. A step is written into a hidden sibling directory, synced, and renamed into place last.
- * A directory without a valid manifest is not a step. Format: docs/format-checkpoint.md.
+ * A directory without a valid manifest is not a step. Format: docs/reference/format-checkpoint.md.
  *
  * Writing overlaps with training. Parameters and optimizer state are constant from one update to
  * the next, so a thread captures the live tensors during forward and backward. Before the trainer

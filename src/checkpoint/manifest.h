@@ -1,5 +1,5 @@
 /* manifest.json: the parts of a step, and the checksum of every byte of it. Format:
- * docs/format-checkpoint.md.
+ * docs/reference/format-checkpoint.md.
  *
  * The text ends in a checksum of everything before it, at a fixed distance from the end. So a
  * truncated or changed manifest is recognised before it is parsed. */

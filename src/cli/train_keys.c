@@ -1,4 +1,5 @@
-/* The keys of a job file as a Markdown table: `weft train --keys`, and docs/job-file.md. */
+/* The keys of a job file as a Markdown table: `weft train --keys`, and docs/reference/job-file.md.
+ */
 #include "cli.h"
 
 #include <string.h>

@@ -32,7 +32,7 @@ typedef struct wefti_call_records {
                                                  between the nearest ranks */
 } wefti_call_records;
 
-/* --- mending: the world goes on after one of its processes has died (docs/design-recovery.md) */
+/* --- mending: the world goes on after one of its processes has died (docs/design/recovery.md) */
 
 /* Where a rank stands when its world is broken. */
 typedef struct wefti_stand {

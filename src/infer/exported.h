@@ -1,5 +1,5 @@
 /* Exported models: a folder with the program and the weights of each rank, which runs without the
- * job and the checkpoint (docs/format-exported.md). */
+ * job and the checkpoint (docs/reference/format-exported.md). */
 #ifndef WEFTI_INFER_EXPORTED_H
 #define WEFTI_INFER_EXPORTED_H
 

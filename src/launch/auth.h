@@ -1,5 +1,5 @@
 /* Authentication: a process may take part in a job if it knows the job's secret. See
- * docs/format-wire.md.
+ * docs/reference/format-wire.md.
  *
  * The secret lies in a file that only its owner can read. Both sides of a connection prove that
  * they know it before anything else is parsed. The proof contains fresh random numbers of both

@@ -6,7 +6,7 @@
  * "0"}]}]}
  *
  * Numbers may be JSON strings, as the tool of the format writes them, or numbers. What else may be
- * there and what is refused is in docs/format-rank-table.md. */
+ * there and what is refused is in docs/reference/format-rank-table.md. */
 #ifndef WEFTI_LAUNCH_RANK_TABLE_H
 #define WEFTI_LAUNCH_RANK_TABLE_H
 

@@ -1,6 +1,6 @@
 /* The plan: all decisions about how a model runs on many devices. It is plain data, and can be
- * read, edited, compared and checked as a JSON file (docs/format-plan.md). The functions of
- * weft/plan.h build it, or a job's `parallel` section, or a search. When programs are built,
+ * read, edited, compared and checked as a JSON file (docs/reference/format-plan.md). The functions
+ * of weft/plan.h build it, or a job's `parallel` section, or a search. When programs are built,
  * propagation completes the decisions that the plan leaves open (partition/partition.h). The
  * completed plan is a plan too. */
 #ifndef WEFTI_PLAN_H

@@ -1,6 +1,6 @@
-/* Parses a plan from JSON, version 1 (docs/format-plan.md). Parsing is strict: it refuses unknown
- * keys, wrong types and other versions, and names the place in the text. A missing key keeps its
- * default. */
+/* Parses a plan from JSON, version 1 (docs/reference/format-plan.md). Parsing is strict: it refuses
+ * unknown keys, wrong types and other versions, and names the place in the text. A missing key
+ * keeps its default. */
 #include "plan/plan.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Prints a plan as JSON, version 1 (docs/format-plan.md): one entry per line, for people and
- * line-based tools. plan_parse.c reads it back. */
+/* Prints a plan as JSON, version 1 (docs/reference/format-plan.md): one entry per line, for people
+ * and line-based tools. plan_parse.c reads it back. */
 #include "plan/plan.h"
 
 #include <string.h>

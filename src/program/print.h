@@ -6,7 +6,8 @@
 
 /* Prints the program of one rank: its place, memory, schedule with all transfers, cells with the
  * layouts of their operands and results, and tensors. `plan` is the plan of the build, NULL for one
- * device. The result is plain text, or one JSON object (docs/format-program.md); wefti_free it. */
+ * device. The result is plain text, or one JSON object (docs/reference/format-program.md);
+ * wefti_free it. */
 weft_status wefti_program_print(const wefti_program *program, const weft_plan *plan,
                                 char **out) WEFT_CHECKED;
 weft_status wefti_program_json(const wefti_program *program, const weft_plan *plan,

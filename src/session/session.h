@@ -102,7 +102,7 @@ void wefti_session_before_update(weft_session *session, wefti_before_update *cal
  *
  * With options.recovery, a step changes nothing that it began with until all devices have what they
  * update with. A call that fails before that leaves the session as it was after the step before.
- * docs/design-recovery.md has the protocol. */
+ * docs/design/recovery.md has the protocol. */
 
 /* Asked while a step runs, before each of its parts and waits, but not once the update has begun.
  * NULL: no call. */

@@ -1,4 +1,4 @@
-/* Reading measured links: see topo/links.h and docs/format-links.md. */
+/* Reading measured links: see topo/links.h and docs/reference/format-links.md. */
 #include "topo/links.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
-/* Links between ranks: the cost of moving bytes, measured (docs/format-links.md) or assumed. Each
- * host has consecutive ranks, as launchers number them, and all hosts have equally many. */
+/* Links between ranks: the cost of moving bytes, measured (docs/reference/format-links.md) or
+ * assumed. Each host has consecutive ranks, as launchers number them, and all hosts have equally
+ * many. */
 #ifndef WEFTI_LINKS_H
 #define WEFTI_LINKS_H
 

@@ -1,6 +1,6 @@
 /* Machine models as data: devices, and the links between them as a tree of levels
- * (docs/format-machine.md). A model describes this machine, another one, or one that does not
- * exist. Every figure has a source.
+ * (docs/reference/format-machine.md). A model describes this machine, another one, or one that does
+ * not exist. Every figure has a source.
  *
  * Rank r of a job is device r % devices_per_host of host r / devices_per_host. A level is a set of
  * blocks of devices: pairs, hosts, racks, and last all of the machine. Two devices communicate by

@@ -1,4 +1,4 @@
-/* Reading machine files: see model.h and docs/format-machine.md. */
+/* Reading machine files: see model.h and docs/reference/format-machine.md. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

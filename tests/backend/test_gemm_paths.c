@@ -135,8 +135,8 @@ static void test_subnormal_results(void **state) {
 enum { FEW_ROWS = 8, FEW_N = 40, FEW_K = 1100 };
 
 /* Whether a product of m rows may have other bits than one of more rows: the exceptions of
- * docs/reproducibility.md. They are products of up to 8 rows, if the columns of B are contiguous or
- * larger products of the same operands multiply bf16. */
+ * docs/guide/reproducibility.md. They are products of up to 8 rows, if the columns of B are
+ * contiguous or larger products of the same operands multiply bf16. */
 static bool is_exception(wefti_isa isa, bool bf16, bool transposed, int64_t m) {
     return m <= FEW_ROWS && (transposed || bf16 || isa == WEFTI_ISA_AMX);
 }

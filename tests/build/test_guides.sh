@@ -1,5 +1,5 @@
 #!/bin/sh
-# docs/how-to-add-an-op.md and docs/how-to-models.md are complete: a copy of the tree that gets nothing but the pieces on
+# docs/guide/how-to-add-an-op.md and docs/guide/how-to-models.md are complete: a copy of the tree that gets nothing but the pieces on
 # these pages builds, without warnings, and passes the tests and commands that the pages name.
 #
 # A block that begins with "```c FILE" is a new file; in one that begins with "```diff FILE", lines with + are added between
@@ -147,7 +147,7 @@ build() {
 # ---- following a page ----
 
 follow() {
-    page=docs/$1
+    page=docs/guide/$1
     only=$2
     rm -rf "$work/objects" "$work/run"
     mkdir "$work/run"

@@ -27,7 +27,7 @@ int main(void) {
 }
 END
 # Pages and examples come with it, and their links lead somewhere.
-guide=$(find "$work/moved" -path '*docs/how-to-mpi.md')
+guide=$(find "$work/moved" -path '*docs/guide/how-to-mpi.md')
 [ -f "$guide" ] || { echo "the pages are not installed"; exit 1; }
 for link in $(grep -oE '\]\(\.\./examples/[a-z_.0-9]+\)' "$guide" | sed 's/](//; s/)//'); do
     [ -f "$(dirname "$guide")/$link" ] || { echo "$guide leads to $link, which is not installed"; exit 1; }

@@ -13,7 +13,7 @@ mv text.txt text
 [ "$(wc -l <options)" -gt 30 ] && [ "$(wc -l <keys)" -gt 50 ] || fail 'options or keys were not found' options
 
 for page in mindspore pytorch; do
-    file=$root/docs/coming-from-$page.md
+    file=$root/docs/guide/coming-from-$page.md
     mkdir $page
     cp text $page/text.txt
     awk '/^```yaml/ { on = 1; next } /^```/ { if (on) exit } on' "$file" >$page/job.yaml
@@ -52,7 +52,7 @@ done
 # --- variables without effect ---
 for variable in MS_ENABLE_RECOVERY=1 MS_RECOVERY_PATH=recovery GROUP_INFO_FILE=groups.pb; do
     (cd mindspore && env "$variable" "$weft" train job.yaml train.steps=1 >out 2>err) || fail "$variable ends the run" mindspore/err
-    has_facts mindspore/err "${variable%=*}|docs/coming-from-mindspore.md" || fail "nothing is said of $variable" mindspore/err
+    has_facts mindspore/err "${variable%=*}|docs/guide/coming-from-mindspore.md" || fail "nothing is said of $variable" mindspore/err
 done
 (cd mindspore && MS_ENABLE_RECOVERY=0 "$weft" train job.yaml train.steps=1 >out 2>err) || fail 'MS_ENABLE_RECOVERY=0' mindspore/err
 [ -s mindspore/err ] && fail 'MS_ENABLE_RECOVERY=0 needs no warning' mindspore/err

@@ -1,10 +1,10 @@
 #!/bin/sh
-# docs/format-data.md keeps its word: its examples are refused with the messages beside them; formats and end of text are as
+# docs/reference/format-data.md keeps its word: its examples are refused with the messages beside them; formats and end of text are as
 # its tables say.
 . tests/cli/run.inc
 # shellcheck source=tests/cli/pages.inc
 . "$OLDPWD/tests/cli/pages.inc"
-page=$docs/format-data.md
+page=$docs/reference/format-data.md
 
 # --- what is refused ---
 awk '/^## Refused/ { on = 1 } on && /^\| `/' "$page" >rows

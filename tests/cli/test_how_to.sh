@@ -8,7 +8,7 @@
 # follow PAGE [PATTERN]: its commands; those that match the pattern need what is not here.
 follow() {
     page=$1
-    awk '/^```sh/ { on = 1; next } /^```/ { on = 0 } on' "$docs/$page" | grep '^weft ' | sed 's/  *#.*//' | grep -vE -- "${2:-^$}" >commands
+    awk '/^```sh/ { on = 1; next } /^```/ { on = 0 } on' "$docs/guide/$page" | grep '^weft ' | sed 's/  *#.*//' | grep -vE -- "${2:-^$}" >commands
     ran=0
     while IFS= read -r command; do
         ran=$((ran + 1))
@@ -27,7 +27,7 @@ printf '{"prompt": "ROMEO:"}\n{"prompt": "The"}\n' >prompts.jsonl
 printf '\223NUMPY\1\0\166\0%-117s\n' "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 16), }" >tokens.npy
 printf 'ROMEO: weft runsROMEO: over warp' >>tokens.npy
 # The job of how-to-train-text.md, with a smaller model. Other pages go on with its run.
-awk '/^```yaml/ { on = 1; next } /^```/ { if (on) exit } on' "$docs/how-to-train-text.md" |
+awk '/^```yaml/ { on = 1; next } /^```/ { if (on) exit } on' "$docs/guide/how-to-train-text.md" |
     sed 's/layers: 4, hidden: 128/layers: 2, hidden: 32/; s/steps: 400/steps: 100/' >job.yaml
 follow how-to-train-text.md
 weft checkpoint reshard run models/gpt2 --format hf >out 2>&1 || fail 'no model in the form of Hugging Face' out

@@ -440,7 +440,7 @@ static void bad_streams(void **state) {
     free(l);
 }
 
-/* The table of docs/design-data-plane.md. */
+/* The table of docs/design/data-plane.md. */
 static void streams_fill_a_link(void **state) {
     (void)state;
     static const struct {

@@ -25,7 +25,7 @@ static size_t build(wefti_wire_stream *s, wefti_frame_kind kind, size_t bytes, u
     return bytes + WEFTI_FRAME_EXTRA;
 }
 
-/* The example of docs/format-wire.md. */
+/* The example of docs/reference/format-wire.md. */
 static void as_documented(void **state) {
     (void)state;
     static const unsigned char head[WEFTI_FRAME_HEADER] = {3, 0, 0, 0, 4, 0, 0, 0,

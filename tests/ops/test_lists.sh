@@ -1,7 +1,7 @@
 #!/bin/sh
 # A public op is complete: each call of weft/ops.h has its Fortran binding (or a reason in tests/mpi/fortran_exceptions),
-# a row in docs/ops.md, and a test of this folder that makes it. It reads texts only, so it runs without MPI and gfortran.
-# tests/ops/test_ops.c checks that each op has cases, tests/ops/test_docs.sh that docs/ops.md lists each op.
+# a row in docs/reference/ops.md, and a test of this folder that makes it. It reads texts only, so it runs without MPI and gfortran.
+# tests/ops/test_ops.c checks that each op has cases, tests/ops/test_docs.sh that docs/reference/ops.md lists each op.
 set -eu
 status=0
 missing() {
@@ -20,7 +20,7 @@ for call in $calls; do
         missing "fortran: $call has no interface in fortran/weft_ops.inc or fortran/weft.f90"
     grep -qE "\b$call\b" "$work/tests" || missing "tests/ops: no test calls $call"
     op=${call#weft_} op=${op#graph_}
-    grep -qE "\`($op|$call)(\`|\()" docs/ops.md || missing "docs/ops.md: $call is missing"
+    grep -qE "\`($op|$call)(\`|\()" docs/reference/ops.md || missing "docs/reference/ops.md: $call is missing"
 done
 # Each op's definition names its cases; rows of macros share the line of their macro.
 for file in src/ops/*/*.c; do

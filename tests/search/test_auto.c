@@ -47,7 +47,8 @@ static void check(weft_family family, int devices, weft_search search) {
         fail_msg("%s: %s", name, weft_error_message());
     verify(graph, plan, settings);
     weft_session *one = session_for(one_graph, NULL, name), *s = session_for(graph, plan, name);
-    /* ResNet's batch norms magnify rounding from the first update on (docs/reproducibility.md). */
+    /* ResNet's batch norms magnify rounding from the first update on
+     * (docs/guide/reproducibility.md). */
     const bool chaotic = family == WEFT_FAMILY_RESNET18 || family == WEFT_FAMILY_RESNET50;
     for (int k = 0; k < (chaotic ? 1 : STEPS); k++) {
         double want, is;

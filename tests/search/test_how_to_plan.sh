@@ -1,10 +1,10 @@
 #!/bin/sh
-# docs/how-to-plan.md keeps its word: each of its commands runs, and plans are what the page says. Costs with unknown keys
+# docs/guide/how-to-plan.md keeps its word: each of its commands runs, and plans are what the page says. Costs with unknown keys
 # or values are refused.
 . tests/cli/run.inc
 # shellcheck source=tests/cli/pages.inc
 . "$OLDPWD/tests/cli/pages.inc"
-page=$docs/how-to-plan.md
+page=$docs/guide/how-to-plan.md
 awk '/^```yaml/ { on = 1; next } /^```/ { if (on) exit } on' "$page" >job.yaml
 awk '/^```sh/ { on = 1; next } /^```/ { on = 0 } on' "$page" >commands
 ran=0

@@ -8,9 +8,9 @@ tools/check_floors --objects "${WEFT_BUILD_DIR:-build}" >"$work/out" || { cat "$
 
 fresh() { # a small tree that keeps all rules
     rm -rf "$work/t"
-    mkdir -p "$work/t/docs" "$work/t/include/weft" "$work/t/src/base" "$work/t/src/graph" "$work/t/src/comm" \
+    mkdir -p "$work/t/docs/design" "$work/t/include/weft" "$work/t/src/base" "$work/t/src/graph" "$work/t/src/comm" \
         "$work/t/src/backend/cpu/inner/deep" "$work/t/src/backend/cuda" "$work/t/src/exec" "$work/t/src/cli"
-    cat >"$work/t/docs/architecture.md" <<'TABLE'
+    cat >"$work/t/docs/design/architecture.md" <<'TABLE'
 | 0 | `base` | files | zlib |
 | 3 | `graph` | files | |
 | 3 | `comm` | files | ucx |
@@ -103,14 +103,14 @@ fresh
 mkdir "$work/t/src/graph/novel"
 check "src/graph/novel:1" "no row" "a sub-folder without a row"
 fresh
-echo '| 5 | `plan` | files | |' >>"$work/t/docs/architecture.md"
-check "docs/architecture.md:11" "src/plan does not exist" "a row without a folder"
+echo '| 5 | `plan` | files | |' >>"$work/t/docs/design/architecture.md"
+check "docs/design/architecture.md:11" "src/plan does not exist" "a row without a folder"
 fresh
-sed -i 's/| 4 | `backend.cuda`/| 5 | `backend\/cuda`/' "$work/t/docs/architecture.md"
-check "docs/architecture.md:8" "stands on the floor of backend" "a sub-folder on another floor than its parent"
+sed -i 's/| 4 | `backend.cuda`/| 5 | `backend\/cuda`/' "$work/t/docs/design/architecture.md"
+check "docs/design/architecture.md:8" "stands on the floor of backend" "a sub-folder on another floor than its parent"
 fresh
-sed -i 's/| 7 | `exec` | files/| 7 | `exec` |/' "$work/t/docs/architecture.md"
-check "docs/architecture.md:9" "exec has no caption" "a row without a caption"
+sed -i 's/| 7 | `exec` | files/| 7 | `exec` |/' "$work/t/docs/design/architecture.md"
+check "docs/design/architecture.md:9" "exec has no caption" "a row without a caption"
 # What a header declares is defined in the header's folder: seen in the objects of a build.
 implement() { # source file, report's start ("" for: must pass): the file defines what src/graph/a.h declares
     fresh

@@ -1,4 +1,5 @@
-/* Encrypted files: AES-256-GCM (NIST SP 800-38D), by OpenSSL. Format: docs/format-encrypted.md.
+/* Encrypted files: AES-256-GCM (NIST SP 800-38D), by OpenSSL. Format:
+ * docs/reference/format-encrypted.md.
  *
  * A file is a header and frames. Each frame has a tag of its own, so that any region can be read
  * alone. The key of a file follows from the user's key, the random salt of its folder, and the

@@ -123,7 +123,7 @@ const cli_verb cli_health = {
     .notes =
         "The job makes steps if all its ranks are there, none has left or is being mended, and "
         "each has begun a step in the last 60 s, or in the time of its last 10 steps if that "
-        "is more (--within). Exit code 75: no scheduler answers. See docs/how-to-launch.md.",
+        "is more (--within). Exit code 75: no scheduler answers. See docs/guide/how-to-launch.md.",
     .options = options,
     .run = run,
 };

@@ -365,7 +365,7 @@ const cli_verb cli_launch = {
     .notes =
         "COMMAND may be any program; `weft` is this one where PATH has none. A rank that fails "
         "ends the job,\nwith its exit code, or 75 if a signal killed it. SIGINT and SIGTERM are "
-        "passed on; the second\none kills after --grace. See docs/how-to-launch.md.",
+        "passed on; the second\none kills after --grace. See docs/guide/how-to-launch.md.",
     .options = options,
     .run = run,
 };

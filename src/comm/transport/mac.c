@@ -1,5 +1,5 @@
 /* The transport of authenticated messages: sending, reading, and the table of functions.
- * docs/design-data-plane.md describes it. All pairs of ranks connect when the transport is made.
+ * docs/design/data-plane.md describes it. All pairs of ranks connect when the transport is made.
  * Calls come from one thread at a time. */
 #include "comm/transport/mac.h"
 

@@ -1,4 +1,4 @@
-/* Authenticated messages between processes over TCP, encrypted or not: docs/design-data-plane.md.
+/* Authenticated messages between processes over TCP, encrypted or not: docs/design/data-plane.md.
  * Internal to comm/transport. */
 #ifndef WEFTI_MAC_H
 #define WEFTI_MAC_H

@@ -5,7 +5,7 @@
 #include "comm/transport/transport.h"
 
 enum { MOST = 8 };
-/* What one core of each side carries, rounded down (docs/design-data-plane.md, bounds on speed). */
+/* What one core of each side carries, rounded down (docs/design/data-plane.md, bounds on speed). */
 static const double mac_gigabits = 20, tls_gigabits = 10;
 
 int32_t wefti_mac_streams_for(double gigabits, int cores, int32_t ranks, bool encrypts) {

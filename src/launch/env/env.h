@@ -5,8 +5,8 @@
  * Slurm step), so several sets can be there at once. The first set in the order of wefti_start
  * counts, and all others must agree with it on rank and size. A process with wrong numbers would
  * wait for the wrong peers, or train alone many times over. One combination is no contradiction: a
- * Slurm step with one task per node starts launchers, not ranks. docs/how-to-launch.md has the
- * table. */
+ * Slurm step with one task per node starts launchers, not ranks. docs/guide/how-to-launch.md has
+ * the table. */
 #ifndef WEFTI_LAUNCH_ENV_H
 #define WEFTI_LAUNCH_ENV_H
 

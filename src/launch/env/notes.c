@@ -7,7 +7,7 @@
 #include "launch/env/values.h"
 
 #define NOTE(name, instead)                                                                        \
-    { name, name " has no effect: " instead " (docs/coming-from-mindspore.md)" }
+    { name, name " has no effect: " instead " (docs/guide/coming-from-mindspore.md)" }
 
 /* Each with what weft does in place of it. */
 static const char *const notes[][2] = {

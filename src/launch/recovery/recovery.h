@@ -1,6 +1,6 @@
 /* The protocol by which a world goes on after a process has died, as two pure state machines: one
  * for each rank, one for the scheduler. They hold no sockets, clocks or tensors, and call nothing.
- * An event goes in, and what to do comes out. docs/design-recovery.md has the tables of states, the
+ * An event goes in, and what to do comes out. docs/design/recovery.md has the tables of states, the
  * rules, and what they promise; tests/launch/test_recovery.c explores all interleavings.
  *
  * Words: a *seat* is the place of a rank in its world. Another process can take it. The *holders*

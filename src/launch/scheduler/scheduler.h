@@ -1,7 +1,8 @@
 /* The scheduler of a job: one thread that members connect to (launch/member/member.h). It assigns
  * ranks, carries the all-gathers by which members find each other, and watches. It tells all
  * members which rank has died, stopped, given up, or keeps the others waiting. It computes
- * nothing, and no data passes through it. docs/control-plane.md describes its behaviour in time. */
+ * nothing, and no data passes through it. docs/design/control-plane.md describes its behaviour in
+ * time. */
 #ifndef WEFTI_SCHEDULER_H
 #define WEFTI_SCHEDULER_H
 

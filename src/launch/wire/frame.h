@@ -1,5 +1,5 @@
 /* What goes over a connection of the control plane: frames. The format, with its version, is
- * docs/format-wire.md.
+ * docs/reference/format-wire.md.
  *
  * A frame is a header (length of the body, kind, number in this direction), the body, and a MAC
  * over both under the connection's key. Its number must be the next one, so that no frame can be

@@ -1,4 +1,5 @@
-/* Connections of the control plane, and the messages on them. docs/format-wire.md describes both.
+/* Connections of the control plane, and the messages on them. docs/reference/format-wire.md
+ * describes both.
  *
  * A link is one connection on a non-blocking socket. It runs TLS if the job wants TLS, then the
  * handshake, then frames (wire/frame.h). Without TLS a link reads exactly the bytes of the other
@@ -180,7 +181,7 @@ typedef struct wefti_mend_rank { /* each rank of that world */
 } wefti_mend_rank;
 
 /* For so long the scheduler awaits the word of a rank that another rank blames (scheduler/blame.c).
- * By then a death is seen: docs/control-plane.md. */
+ * By then a death is seen: docs/design/control-plane.md. */
 enum { WEFTI_WORD_SECONDS = 1 };
 
 typedef struct wefti_abort_reason { /* ABORT, REFUSED, FAIL */

@@ -1,5 +1,6 @@
-/* A simulation as the trace that a real run writes (docs/format-trace.md), with the same names, and
- * with a counter of the memory in use. Ranks that do the same at the same times have one timeline.
+/* A simulation as the trace that a real run writes (docs/reference/format-trace.md), with the same
+ * names, and with a counter of the memory in use. Ranks that do the same at the same times have one
+ * timeline.
  */
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 /* A world is mended, and a session of it goes on: the order of a repair, which trainings and
- * programs share. docs/design-recovery.md has the protocol.
+ * programs share. docs/design/recovery.md has the protocol.
  *
  * A round begins with a new communicator, after a process has died and another one has taken its
  * place. The ranks tell each other where they stand. Newcomers set up, the sessions of the others

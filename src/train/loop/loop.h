@@ -23,7 +23,7 @@ weft_status wefti_training_loop(wefti_training *t) WEFT_CHECKED;
 /* Tells metrics and events of the step that was made last, once. */
 void wefti_training_report_step(wefti_training *t);
 
-/* mend.c: a run goes on after a process of its world has died (docs/design-recovery.md). */
+/* mend.c: a run goes on after a process of its world has died (docs/design/recovery.md). */
 /* Once the session exists: this rank can be mended. Without recovery.enabled, or in a world that
  * ends with the first process that dies, it does nothing. Collective. */
 weft_status wefti_training_arm(wefti_training *t) WEFT_CHECKED;

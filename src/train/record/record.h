@@ -1,6 +1,6 @@
-/* The record of a run, in the folder `record` of its directory (docs/format-record.md): the plan,
- * the machine, the prediction, and what was measured. A resume uses plan and machine again; an
- * audit compares the prediction with the measurement.
+/* The record of a run, in the folder `record` of its directory (docs/reference/format-record.md):
+ * the plan, the machine, the prediction, and what was measured. A resume uses plan and machine
+ * again; an audit compares the prediction with the measurement.
  *
  * Only rank 0 reads and writes it. A record that cannot be written is a note: the run goes on. */
 #ifndef WEFTI_TRAIN_RECORD_H
