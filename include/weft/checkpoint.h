@@ -39,10 +39,10 @@ WEFT_API weft_status weft_checkpoint_describe(const char *path, int json,
  * the format.
  *
  * @param out_text  a line (or JSON array element) with the result of each step or file. Set
- *   whenever
- * the verification could run, also with WEFT_E_CORRUPT; freed with weft_checkpoint_text_free
- * @return WEFT_OK if everything is good; WEFT_E_CORRUPT for damage; WEFT_E_NOT_FOUND; WEFT_E_IO;
- * WEFT_E_NOMEM */
+ * whenever the verification could run, also with WEFT_E_CORRUPT and without a finished step; freed
+ * with weft_checkpoint_text_free
+ * @return WEFT_OK if nothing is damaged and something is good; WEFT_E_CORRUPT for damage;
+ * WEFT_E_NOT_FOUND, also if no step is finished; WEFT_E_IO; WEFT_E_NOMEM */
 WEFT_API weft_status weft_checkpoint_verify(const char *path, int json,
                                             char **out_text) WEFT_CHECKED;
 

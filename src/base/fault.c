@@ -2,6 +2,7 @@
 #include "base/fault.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdatomic.h>
 
 #include "base/clock.h"
@@ -43,6 +44,7 @@ bool wefti_fault_due(wefti_fault_kind kind) {
 bool wefti_fault_io(void) {
     if (!wefti_fault_due(WEFTI_FAULT_IO)) return false;
     errno = wefti_fault_errno(WEFTI_FAULT_IO);
+    if (errno == WEFTI_FAULT_KILLS) (void)raise(SIGKILL);
     return true;
 }
 

@@ -17,7 +17,9 @@ typedef enum wefti_fault_kind {
 } wefti_fault_kind;
 
 /* Fails call number `nth` (0-based) from now on; if `forever`, also all later calls. nth < 0
- * disarms. `error_number` is the errno that I/O faults report (0: EIO). Resets the counter. */
+ * disarms. `error_number` is the errno that I/O faults report (0: EIO; WEFTI_FAULT_KILLS: the call
+ * ends the process by SIGKILL). Resets the counter. */
+enum { WEFTI_FAULT_KILLS = -1 };
 void wefti_fault_arm(wefti_fault_kind kind, int64_t nth, bool forever, int error_number);
 int64_t wefti_fault_count(wefti_fault_kind kind); /* calls seen since the last arm */
 bool wefti_fault_due(wefti_fault_kind kind);      /* counts one call; true: this one fails */

@@ -225,6 +225,11 @@ weft_status wefti_checkpoint_rank_dir(const char *dir, int32_t rank, char **out)
 weft_status wefti_checkpoint_prune_sliced(const char *dir, int32_t ranks, int64_t keep,
                                           int64_t best, int64_t good) WEFT_CHECKED;
 
+/* Removes unfinished steps later than `restored` from the folder of a rank. The run goes on from
+ * step `restored`, and the rank holds the lock of its folder. */
+weft_status wefti_checkpoint_clean_sliced(const char *dir, int32_t rank,
+                                          int64_t restored) WEFT_CHECKED;
+
 /* ---- the directory of a run ---- */
 
 enum { WEFTI_CHECKPOINT_LATEST = -1 }; /* in place of a step */
@@ -239,12 +244,13 @@ weft_status wefti_checkpoint_lock_open(const char *dir, wefti_checkpoint_lock **
 weft_status wefti_checkpoint_lock_keep(const char *dir, wefti_checkpoint_lock **lock) WEFT_CHECKED;
 void wefti_checkpoint_lock_close(wefti_checkpoint_lock *lock);
 
-/* Steps with a valid manifest, ascending; NULL and 0 without steps or without `dir`. wefti_free. */
+/* Finished steps with a valid manifest, ascending; NULL and 0 without steps or without `dir`.
+ * wefti_free. */
 weft_status wefti_checkpoint_list(const char *dir, int64_t **out_steps,
                                   int64_t *out_count) WEFT_CHECKED;
-/* Deletes all but the `keep` >= 1 newest steps. Before it deletes a step, it verifies that a newer
- * one is good. The newest good step and all newer ones stay. Without a good step it deletes
- * nothing. */
+/* Deletes the steps before the newest good one, except the `keep` - 1 newest of them. All later
+ * steps stay. Before it deletes a step, it verifies that a newer one is good. Without a good step
+ * it deletes nothing. */
 weft_status wefti_checkpoint_prune(const char *dir, int64_t keep) WEFT_CHECKED;
 /* The same for a caller that knows that step `good` is good, because it was just written and
  * synced. Reads nothing back. */
@@ -272,9 +278,11 @@ typedef struct wefti_checkpoint_entry {
 } wefti_checkpoint_entry;
 
 /* Opens a step and verifies every checksum. `path` is a run's directory, or a step's own. With
- * WEFTI_CHECKPOINT_LATEST a damaged step is skipped for the step before it. `out_note` (may be
- * NULL) then lists the skipped steps and their damage (NULL: none; wefti_free). WEFT_E_NOT_FOUND
- * without any step, WEFT_E_CORRUPT without a good one. */
+ * WEFTI_CHECKPOINT_LATEST a damaged or unfinished step is skipped for the step before it.
+ * `out_note` (may be NULL) then lists the skipped steps and why (NULL: none; wefti_free), also
+ * beside WEFT_E_NOT_FOUND. WEFT_E_NOT_FOUND without any finished step, WEFT_E_CORRUPT without a
+ * good one.
+ */
 weft_status wefti_checkpoint_open(const char *path, int64_t step, wefti_checkpoint **out,
                                   char **out_note) WEFT_CHECKED;
 /* The newest step below `below` of a run's directory, without reading the tensors' bytes: a caller
@@ -282,9 +290,11 @@ weft_status wefti_checkpoint_open(const char *path, int64_t step, wefti_checkpoi
  * with WEFTI_CHECKPOINT_LATEST. */
 weft_status wefti_checkpoint_open_unread(const char *dir, int64_t below, wefti_checkpoint **out,
                                          char **out_note) WEFT_CHECKED;
-/* A step, or the newest step of a run, which must not be damaged. Checks headers and texts, but not
- * the tensors' bytes. */
+/* A step, or the newest finished step of a run, which must not be damaged. Checks headers and
+ * texts, but not the tensors' bytes. */
 weft_status wefti_checkpoint_open_quick(const char *path, wefti_checkpoint **out) WEFT_CHECKED;
+/* The same with every byte checked. */
+weft_status wefti_checkpoint_open_undamaged(const char *path, wefti_checkpoint **out) WEFT_CHECKED;
 /* Of a sliced step: from now on each slice is verified before it is first read, and replicas are
  * read in place of damaged slices. For a caller that has found a wrong checksum of a tensor, or
  * that compares no checksums. True: it was not so before, and reading again may help. False: no

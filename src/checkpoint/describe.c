@@ -176,8 +176,10 @@ static weft_status describe_checkpoint(const char *path, bool json, wefti_text *
     wefti_checkpoint *c = NULL;
     char *note = NULL;
     int64_t *steps = NULL, count = 0;
-    WEFT_TRY(wefti_checkpoint_open(path, WEFTI_CHECKPOINT_LATEST, &c, &note));
-    weft_status status = own ? WEFT_OK : wefti_checkpoint_list(path, &steps, &count);
+    weft_status status = wefti_checkpoint_open(path, WEFTI_CHECKPOINT_LATEST, &c, &note);
+    if (status < 0) wefti_free(note);
+    WEFT_TRY(status);
+    if (!own) status = wefti_checkpoint_list(path, &steps, &count);
     wefti_text_add(t, json ? "{" : "");
     if (!own && status >= 0) add_run(t, json, steps, count, note);
     add_step(t, json, c);
@@ -231,27 +233,32 @@ weft_status weft_checkpoint_describe(const char *path, int json, char **out_text
 typedef struct findings {
     wefti_text text;
     bool json;
-    int64_t good, damaged;
+    int64_t good, damaged, unfinished;
 } findings;
 
-/* Records one result. A status other than success and damage ends the verification. */
+/* Records one result. A status other than success, damage and WEFT_E_NOT_FOUND, which is that of an
+ * unfinished step, ends the verification. */
 static weft_status add_finding(findings *f, const char *name, weft_status result,
                                const char *note) {
-    if (result < 0 && result != WEFT_E_CORRUPT) return result;
+    if (result < 0 && result != WEFT_E_CORRUPT && result != WEFT_E_NOT_FOUND) return result;
+    const bool unfinished = result == WEFT_E_NOT_FOUND;
     wefti_text *t = &f->text;
     if (f->json) {
-        wefti_text_add(t, f->good + f->damaged ? ", {\"name\": " : "{\"name\": ");
+        wefti_text_add(t, f->good + f->damaged + f->unfinished ? ", {\"name\": " : "{\"name\": ");
         wefti_json_quote(t, name);
-        wefti_text_add(t, ", \"good\": %s, \"message\": ", result < 0 ? "false" : "true");
+        wefti_text_add(t, ", \"good\": %s, \"unfinished\": %s, \"message\": ",
+                       result < 0 ? "false" : "true", unfinished ? "true" : "false");
         wefti_json_quote(t, result < 0 ? weft_error_message() : note);
         wefti_text_add(t, "}");
     } else if (result < 0) {
-        wefti_text_add(t, "%-20s  DAMAGED: %s\n", name, weft_error_message());
+        wefti_text_add(t, "%-20s  %s: %s\n", name, unfinished ? "unfinished" : "DAMAGED",
+                       weft_error_message());
     } else {
         wefti_text_add(t, *note ? "%-20s  good, but: %s\n" : "%-20s  good\n", name, note);
     }
     f->good += result >= 0;
-    f->damaged += result < 0;
+    f->unfinished += unfinished;
+    f->damaged += result < 0 && !unfinished;
     return WEFT_OK;
 }
 
@@ -259,6 +266,7 @@ static weft_status verify_tensors(const char *path, findings *f) {
     wefti_tensor_set *set = NULL;
     weft_status status = wefti_tensor_set_open(path, &set);
     if (status >= 0) wefti_tensor_set_close(set);
+    if (status == WEFT_E_NOT_FOUND) return status;
     return add_finding(f, path, status, "");
 }
 
@@ -302,11 +310,12 @@ weft_status weft_checkpoint_verify(const char *path, int json, char **out_text) 
         return status;
     }
     if (f.json)
-        wefti_text_add(&f.text, "], \"good\": %s}\n", f.damaged ? "false" : "true");
+        wefti_text_add(&f.text, "], \"good\": %s}\n", f.damaged || !f.good ? "false" : "true");
     else if (!steps)
         wefti_text_add(&f.text, "the format is right; such files carry no checksums\n");
     WEFT_TRY(take_text(&f.text, out_text));
     WEFT_REQUIRE(!f.damaged, WEFT_E_CORRUPT, "%lld of %lld in %s are damaged", (long long)f.damaged,
                  (long long)(f.good + f.damaged), path);
+    WEFT_REQUIRE(f.good, WEFT_E_NOT_FOUND, "%s has no finished step", path);
     return WEFT_OK;
 }

@@ -152,9 +152,13 @@ static weft_status open_around(wefti_checkpoint *c) {
     const wefti_manifest *m = c->own.manifest;
     const int64_t step = m->meta.step;
     char *dir = wefti_format("%s/../..", c->own.path);
+    int64_t *ranks = NULL, count = 0;
     WEFT_REQUIRE(dir, WEFT_E_NOMEM, "no memory for the name of a directory");
-    weft_status status = open_sliced(c, dir, step);
-    if (status == WEFT_E_NOT_FOUND)
+    weft_status status = wefti_rank_folders(dir, &ranks, &count);
+    wefti_free(ranks);
+    if (status >= 0 && count > 0)
+        status = open_sliced(c, dir, step);
+    else if (status >= 0 || status == WEFT_E_NOT_FOUND)
         status = WEFT_RAISE(WEFT_E_CORRUPT,
                             "%s holds slices of rank %d, but is not a folder rank_%d/step-N of a "
                             "run's directory",
@@ -221,32 +225,38 @@ static weft_status open_numbered(const char *dir, int64_t step, bool unread,
     return WEFT_OK;
 }
 
-/* The newest good step below `below`, with a line in `skipped` for each damaged one. Only damage is
- * skipped: after a read error or a lack of memory the newer step may still be good. */
+/* The newest good step below `below`, with a line in `skipped` for each damaged or unfinished one.
+ * Only these are skipped: after a read error or a lack of memory the newer step may still be good.
+ * A directory with unfinished steps alone has no step. */
 static weft_status open_newest(const char *dir, const int64_t *steps, int64_t count, int64_t below,
-                               bool unread, wefti_checkpoint **out, wefti_text *skipped) {
+                               bool unread, wefti_checkpoint **out, wefti_text *skipped,
+                               bool *damaged) {
     for (int64_t i = count - 1; i >= 0; i--) {
         if (steps[i] >= below) continue;
         weft_status status = open_numbered(dir, steps[i], unread, out);
-        if (status != WEFT_E_CORRUPT) return status;
+        if (status != WEFT_E_CORRUPT && status != WEFT_E_NOT_FOUND) return status;
+        *damaged |= status == WEFT_E_CORRUPT;
         wefti_text_add(skipped, "%sskipped step %lld: %s", skipped->used ? "\n" : "",
                        (long long)steps[i], weft_error_message());
         WEFT_REQUIRE(!skipped->failed, WEFT_E_NOMEM, "no memory for a note on damaged checkpoints");
     }
-    WEFT_REQUIRE(skipped->used == 0, WEFT_E_CORRUPT, "no good checkpoint in %s: %.1500s", dir,
+    WEFT_REQUIRE(!*damaged, WEFT_E_CORRUPT, "no good checkpoint in %s: %.1500s", dir,
                  skipped->data);
     WEFT_FAIL(WEFT_E_NOT_FOUND, "no checkpoint in %s", dir);
 }
 
+/* *damaged: whether a step was skipped for damage. */
 static weft_status open_latest(const char *dir, int64_t below, bool unread, wefti_checkpoint **out,
-                               char **out_note) {
+                               char **out_note, bool *damaged) {
     int64_t *steps = NULL, count = 0;
     WEFT_TRY(wefti_run_steps(dir, &steps, &count));
     wefti_text skipped = {0};
     wefti_checkpoint *c = NULL;
-    weft_status status = open_newest(dir, steps, count, below, unread, &c, &skipped);
+    *damaged = false;
+    weft_status status = open_newest(dir, steps, count, below, unread, &c, &skipped, damaged);
     wefti_free(steps);
-    if (status < 0 || !skipped.used || !out_note) {
+    const bool tells = status >= 0 || status == WEFT_E_NOT_FOUND;
+    if (!tells || !skipped.used || !out_note) {
         wefti_text_free(&skipped);
     } else {
         char *note = wefti_text_take(&skipped);
@@ -262,7 +272,7 @@ static weft_status open_latest(const char *dir, int64_t below, bool unread, weft
 
 weft_status wefti_checkpoint_open(const char *path, int64_t step, wefti_checkpoint **out,
                                   char **out_note) {
-    bool own = false;
+    bool own = false, damaged;
     WEFT_REQUIRE(step >= WEFTI_CHECKPOINT_LATEST, WEFT_E_ARG, "step %lld does not exist",
                  (long long)step);
     if (out_note) *out_note = NULL;
@@ -279,32 +289,41 @@ weft_status wefti_checkpoint_open(const char *path, int64_t step, wefti_checkpoi
         *out = c;
         return WEFT_OK;
     }
-    return step < 0 ? open_latest(path, INT64_MAX, false, out, out_note)
+    return step < 0 ? open_latest(path, INT64_MAX, false, out, out_note, &damaged)
                     : open_numbered(path, step, false, out);
 }
 
 weft_status wefti_checkpoint_open_unread(const char *dir, int64_t below, wefti_checkpoint **out,
                                          char **out_note) {
-    bool own = false;
+    bool own = false, damaged;
     if (out_note) *out_note = NULL;
     WEFT_TRY(wefti_step_is(dir, &own));
     WEFT_REQUIRE(!own, WEFT_E_ARG, "%s is a step, not the directory of a run", dir);
-    return open_latest(dir, below, true, out, out_note);
+    return open_latest(dir, below, true, out, out_note, &damaged);
+}
+
+static weft_status open_undamaged(const char *path, bool unread, wefti_checkpoint **out) {
+    bool own = false, damaged;
+    WEFT_TRY(wefti_step_is(path, &own));
+    if (own) return open_step(path, unread, out);
+    char *note = NULL;
+    weft_status status = open_latest(path, INT64_MAX, unread, out, &note, &damaged);
+    if (status >= 0 && damaged) {
+        status =
+            WEFT_RAISE(WEFT_E_CORRUPT, "%s; if another step is meant, name its directory", note);
+        wefti_checkpoint_close(*out);
+        *out = NULL;
+    }
+    wefti_free(note);
+    return status;
 }
 
 weft_status wefti_checkpoint_open_quick(const char *path, wefti_checkpoint **out) {
-    bool own = false;
-    WEFT_TRY(wefti_step_is(path, &own));
-    if (own) return open_step(path, true, out);
-    char *note = NULL;
-    WEFT_TRY(open_latest(path, INT64_MAX, true, out, &note));
-    if (!note) return WEFT_OK;
-    weft_status status =
-        WEFT_RAISE(WEFT_E_CORRUPT, "%s; if another step is meant, name its directory", note);
-    wefti_free(note);
-    wefti_checkpoint_close(*out);
-    *out = NULL;
-    return status;
+    return open_undamaged(path, true, out);
+}
+
+weft_status wefti_checkpoint_open_undamaged(const char *path, wefti_checkpoint **out) {
+    return open_undamaged(path, false, out);
 }
 
 uint32_t wefti_checkpoint_identity(const wefti_checkpoint *c) {
@@ -331,9 +350,10 @@ weft_status wefti_checkpoint_list(const char *dir, int64_t **out_steps, int64_t 
     for (int64_t i = 0; i < count && status >= 0; i++) {
         wefti_step_files files = {0};
         status = wefti_run_manifest(dir, steps[i], &files);
+        if (status >= 0) status = wefti_sliced_check_finished(dir, files.manifest);
         wefti_step_files_close(&files);
         if (status >= 0) steps[kept++] = steps[i];
-        if (status == WEFT_E_CORRUPT) status = WEFT_OK;
+        if (status == WEFT_E_CORRUPT || status == WEFT_E_NOT_FOUND) status = WEFT_OK;
     }
     if (status < 0 || !kept) {
         wefti_free(steps);

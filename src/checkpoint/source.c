@@ -79,19 +79,8 @@ static weft_status open_set(wefti_source *source) {
     return WEFT_OK;
 }
 
-static weft_status open_newest(wefti_source *source) {
-    char *note = NULL;
-    WEFT_TRY(wefti_checkpoint_open(source->path, WEFTI_CHECKPOINT_LATEST, &source->step, &note));
-    weft_status status = WEFT_OK;
-    if (note)
-        status =
-            WEFT_RAISE(WEFT_E_CORRUPT, "%s; if another step is meant, name its directory", note);
-    wefti_free(note);
-    return status;
-}
-
 static weft_status open_step(wefti_source *source) {
-    WEFT_TRY(open_newest(source));
+    WEFT_TRY(wefti_checkpoint_open_undamaged(source->path, &source->step));
     int64_t count = wefti_checkpoint_count(source->step);
     WEFT_NEW_ARRAY(source->entries, wefti_safetensors_entry, count + 1);
     for (int64_t i = 0; i < count; i++) {

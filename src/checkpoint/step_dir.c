@@ -119,7 +119,37 @@ void wefti_step_undo(const char *dir, int64_t step) {
     (void)wefti_failure_tell(&failure);
 }
 
+weft_status wefti_step_latest(const char *dir, int64_t *out) {
+    enum { LATEST_BYTES = 4096 };
+    char *path = wefti_format("%s/latest", dir), *text = NULL;
+    int64_t bytes, step;
+    wefti_step_dir_kind kind;
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
+    weft_status status = wefti_file_read(path, LATEST_BYTES, &text, &bytes);
+    wefti_free(path);
+    *out = -1;
+    if (status == WEFT_E_NOT_FOUND) wefti_error_clear();
+    if (status < 0) return status == WEFT_E_NOT_FOUND ? WEFT_OK : status;
+    text[strcspn(text, "\n")] = '\0';
+    if (wefti_step_parse(text, &kind, &step) && kind == WEFTI_STEP_COMMITTED) *out = step;
+    wefti_free(text);
+    return WEFT_OK;
+}
+
+/* `latest` must not name a step that is gone: readers would count it as lost. */
+static weft_status forget_latest(const char *dir, int64_t step) {
+    int64_t latest = -1;
+    WEFT_TRY(wefti_step_latest(dir, &latest));
+    if (latest != step) return WEFT_OK;
+    char *path = wefti_format("%s/latest", dir);
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
+    weft_status status = wefti_remove_tree(path);
+    wefti_free(path);
+    return status;
+}
+
 weft_status wefti_step_remove(const char *dir, int64_t step) {
+    WEFT_TRY(forget_latest(dir, step));
     WEFT_TRY(remove_kind(dir, step, WEFTI_STEP_TRASH));
     WEFT_TRY(move(dir, step, WEFTI_STEP_COMMITTED, WEFTI_STEP_TRASH));
     return remove_kind(dir, step, WEFTI_STEP_TRASH);

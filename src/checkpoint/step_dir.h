@@ -49,6 +49,8 @@ weft_status wefti_step_abandon(const char *dir, int64_t step) WEFT_CHECKED;
  * the next start. */
 void wefti_step_undo(const char *dir, int64_t step);
 weft_status wefti_step_remove(const char *dir, int64_t step) WEFT_CHECKED;
+/* The step that the file `latest` names; -1: none. */
+weft_status wefti_step_latest(const char *dir, int64_t *out) WEFT_CHECKED;
 /* Removes the random number of wefti_checkpoint_prepare from a temporary step. */
 weft_status wefti_checkpoint_remove_number(const char *temporary) WEFT_CHECKED;
 /* Removes all leftovers of an interrupted run. */

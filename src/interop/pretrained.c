@@ -53,6 +53,10 @@ static weft_status resolve(const char *directory, bool verify, char **out, char 
     if (!described || (step && verify)) {
         weft_status status =
             wefti_checkpoint_open(directory, WEFTI_CHECKPOINT_LATEST, &c, out_note);
+        if (status == WEFT_E_NOT_FOUND && out_note) {
+            wefti_free(*out_note);
+            *out_note = NULL;
+        }
         WEFT_REQUIRE(status != WEFT_E_NOT_FOUND, WEFT_E_NOT_FOUND,
                      "%s holds neither config.json nor a checkpoint of a run", directory);
         WEFT_TRY(status);

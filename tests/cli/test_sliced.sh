@@ -100,6 +100,32 @@ for command in 'digest hurt' 'diff whole hurt' 'reshard hurt none' 'reshard hurt
 done
 expect 1 'DAMAGED|is lost' checkpoint verify hurt
 
+# --- killed before ranks 1 and 3 had put step 12 into place ---
+cp -r run killed
+for rank in 1 3; do
+    mv killed/rank_$rank/step-000000000012 killed/rank_$rank/.tmp-step-000000000012
+    echo step-000000000006 >killed/rank_$rank/latest
+done
+cp -r killed first
+rm -r first/rank_*/step-000000000006
+rm first/rank_[13]/latest
+expect 0 'step-000000000006|good|step-000000000012|unfinished|rank 1' checkpoint verify killed
+expect 0 'steps        6|skipped step 12|unfinished|step         6' checkpoint inspect killed
+expect 0 'destination  from_killed' checkpoint reshard killed from_killed
+expect 0 'of which 0 differ' checkpoint diff killed from_killed
+expect 1 'unfinished|first' checkpoint verify first
+again() { # RUN STEPS
+    "$weft" launch -n 4 --no-logs -- "$weft" train job.yaml "$mesh" "$split" checkpoint.sliced=true checkpoint.dir="$1" \
+        train.steps="$2" >log 2>&1 || fail "$1 does not go on" log
+}
+again killed 7
+grep -q 'unfinished' log || fail 'no note on the unfinished step' log
+[ -e killed/rank_0/step-000000000012 ] && fail 'the unfinished step was left'
+expect 0 'steps        6 7' checkpoint inspect killed
+again first 2
+expect 0 'steps        2' checkpoint inspect first
+expect 0 'step-000000000002|good' checkpoint verify first
+
 # --- on with it: one process saves whole steps into the same directory ---
 "$weft" train job.yaml --devices 4 "$mesh" "$split" checkpoint.dir=run checkpoint.keep=1 train.steps=13 >log 2>&1 ||
     fail 'no resume' log

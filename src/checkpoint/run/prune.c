@@ -15,7 +15,7 @@ static weft_status find_newest_good(const char *dir, const int64_t *steps, int64
         wefti_checkpoint *c = NULL;
         weft_status status = wefti_checkpoint_open(dir, steps[i], &c, NULL);
         if (status >= 0) wefti_checkpoint_close(c);
-        if (status != WEFT_E_CORRUPT) {
+        if (status != WEFT_E_CORRUPT && status != WEFT_E_NOT_FOUND) {
             *out = i;
             return status;
         }
@@ -85,7 +85,7 @@ weft_status wefti_checkpoint_prune_spaced(const char *dir, int64_t keep, int64_t
     if (newest_good < 0 && count > keep) /* nothing to delete: nothing to verify */
         status = find_newest_good(dir, steps, count, &newest_good);
     int64_t last = -1;
-    for (int64_t i = 0; i < newest_good && i < count - keep && status >= 0; i++) {
+    for (int64_t i = 0; i <= newest_good - keep && status >= 0; i++) {
         bool stays = false;
         status = is_spaced(dir, steps[i], spacing, &last, &stays);
         if (status >= 0 && !stays && steps[i] != best) status = remove_everywhere(dir, steps[i]);

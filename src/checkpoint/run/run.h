@@ -57,8 +57,8 @@ typedef struct wefti_sliced_piece {
 typedef struct wefti_sliced wefti_sliced;
 
 /* Opens step `step` of the folders in `dir`. Folders that lack it, and those with damaged files,
- * are missing ranks. WEFT_E_CORRUPT, with the tensor and the ranks, if a region has no file left.
- * The bytes of slices are not verified. */
+ * are missing ranks. WEFT_E_CORRUPT, with the tensor and the ranks, if a region has no file left;
+ * WEFT_E_NOT_FOUND if the step is unfinished. The bytes of slices are not verified. */
 weft_status wefti_sliced_open(const char *dir, int64_t step, wefti_sliced **out) WEFT_CHECKED;
 void wefti_sliced_close(wefti_sliced *s);
 const char *wefti_sliced_path(const wefti_sliced *s); /* of the lowest rank's folder */
@@ -73,6 +73,11 @@ const wefti_sliced_piece *wefti_sliced_pieces(const wefti_sliced *s, int64_t ind
 /* Verifies every slice of every rank. A line for each that is damaged or missing is added to `out`,
  * though other ranks may have its region. */
 weft_status wefti_sliced_verify(wefti_sliced *s, wefti_text *out) WEFT_CHECKED;
+
+/* unfinished.c: the step of `dir` that the manifest describes. WEFT_E_NOT_FOUND: it is unfinished:
+ * no rank has some region, as one of them was killed before it put its part into place, or after it
+ * had removed it. A region that was lost since then is no reason. */
+weft_status wefti_sliced_check_finished(const char *dir, const wefti_manifest *m) WEFT_CHECKED;
 
 /* The slices of an open checkpoint; NULL: it is whole. */
 wefti_sliced *wefti_checkpoint_sliced(const wefti_checkpoint *c);

@@ -267,13 +267,15 @@ static weft_status fail_slice(const wefti_sliced *s, int64_t slice, const char *
     return status;
 }
 
-static weft_status check_all_there(const wefti_sliced *s) {
+static weft_status check_all_there(const wefti_sliced *s, const char *dir) {
     const wefti_manifest *m = wefti_sliced_manifest(s);
     for (int64_t i = 0; i < m->sliced.count; i++) {
         bool found = false;
         for (int64_t k = s->piece_begin[i]; k < s->piece_begin[i + 1]; k++)
             found |= s->stored[k].reader != NULL;
-        if (!found) return fail_slice(s, i, "none of them is there");
+        if (found) continue;
+        WEFT_TRY(wefti_sliced_check_finished(dir, m));
+        return fail_slice(s, i, "none of them is there");
     }
     return WEFT_OK;
 }
@@ -484,7 +486,7 @@ weft_status wefti_sliced_open(const char *dir, int64_t step, wefti_sliced **out)
     pthread_cond_init(&s->checked, NULL);
     weft_status status = wefti_arena_create(&s->arena);
     if (status >= 0) status = add_folders(s, dir, step);
-    if (status >= 0) status = check_all_there(s);
+    if (status >= 0) status = check_all_there(s, dir);
     if (status >= 0) status = add_readers(s);
     if (status < 0) {
         wefti_failure failure;

@@ -146,6 +146,9 @@ void wefti_saver_wait_tensor(const wefti_saver *v, int number);
  * directory was replaced. */
 weft_status wefti_saver_lock(wefti_saver *v) WEFT_CHECKED;
 weft_status wefti_saver_lock_slices(wefti_saver *v) WEFT_CHECKED;
+/* After all ranks have loaded step `restored` (0: none), and rank R has locked its directory:
+ * removes later sliced steps of this rank that are unfinished. */
+weft_status wefti_saver_clean(const wefti_saver *v, int64_t restored) WEFT_CHECKED;
 /* Removes sliced steps that `keep` does not keep, after all ranks have step `good`. */
 weft_status wefti_saver_prune_slices(wefti_saver *v, const wefti_save_keep *keep,
                                      int64_t good) WEFT_CHECKED;

@@ -26,6 +26,11 @@ weft_status wefti_saver_lock_slices(wefti_saver *v) {
     return status;
 }
 
+weft_status wefti_saver_clean(const wefti_saver *v, int64_t restored) {
+    if (!v->slices_lock) return WEFT_OK;
+    return wefti_checkpoint_clean_sliced(v->dir, wefti_saver_rank(v), restored);
+}
+
 /* ---- what each rank has ---- */
 
 /* Lists being filled. Arrays grow, so places in them are numbers until the end. */

@@ -136,5 +136,7 @@ weft_status wefti_training_load(wefti_training *t, wefti_checkpoint **from) {
     WEFT_TRY(wefti_training_build(t));
     WEFT_TRY(wefti_training_bind(t));
     WEFT_TRY(wefti_party_agree(&t->party, wefti_training_lock_slices(t)));
-    return wefti_training_load_parameters(t, from, resumes);
+    WEFT_TRY(wefti_training_load_parameters(t, from, resumes));
+    const weft_status cleaned = wefti_saver_clean(wefti_training_saver(t), t->progress.step);
+    return wefti_party_agree(&t->party, cleaned);
 }
