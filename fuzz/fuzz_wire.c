@@ -48,6 +48,23 @@ static void decode(const wefti_frame *frame) {
         require(wefti_registration_encode(&launcher, again) == frame->bytes);
         require(memcmp(again, frame->body, frame->bytes) == 0);
     }
+    wefti_identity identity;
+    if (wefti_identity_decode(frame, &identity) >= 0) {
+        wefti_text text = {0};
+        require(identity.bytes == frame->bytes);
+        require(wefti_identity_compare(&identity, &identity, &text) == 0);
+        if (identity.bytes > 0) identity.body[identity.bytes - 1] ^= 1;
+        const wefti_identity sent = {.body = (unsigned char *)(uintptr_t)frame->body,
+                                     .bytes = frame->bytes};
+        wefti_identity other;
+        const wefti_frame changed = {.kind = frame->kind, identity.body, identity.bytes};
+        if (wefti_identity_decode(&changed, &other) >= 0) {
+            require(wefti_identity_compare(&other, &sent, &text) >= 0);
+            wefti_identity_free(&other);
+        }
+        wefti_text_free(&text);
+        wefti_identity_free(&identity);
+    }
     wefti_halt halt;
     if (wefti_halt_decode(frame, &halt) >= 0) require(halt.generation > 0 && halt.failed >= 0);
     wefti_standing_message stands;

@@ -38,6 +38,12 @@ typedef struct weft_world_options {
     double join_seconds;   /* time to wait for missing processes; 0: 600 */
     double heartbeat_seconds; /* silence after which a process has failed; 0: 10 */
     double wait_seconds;      /* wait of other ranks after which a rank has failed; 0: 1800 */
+    /* What this process is about to run: lines "name = value", at most 32 KiB, of which the
+     * processes of one job have the same (weft_job_identity makes such lines). Names that two
+     * processes both have are compared as the second one joins. It is refused, with the name that
+     * differs (WEFT_E_MISMATCH), and its place stays free. NULL, "": it is like any other. MPI's
+     * processes are of one job, and are not compared. */
+    const char *identity;
 } weft_world_options;
 WEFTI_ZERO_DEFAULTS(weft_world_options, weft_world_defaults)
 

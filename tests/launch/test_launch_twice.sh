@@ -30,12 +30,14 @@ await() {
     done
     fail "$what: no $1"
 }
-# refused options of env...: a second launcher of host 1
+# refused FACTS options of env...: a second launcher of host 1
 refused() {
+    facts=$1
+    shift
     timeout 60 env "port=$port" "$@" "$weft" launch --hosts 2 --host-rank 1 --scheduler "127.0.0.1:$port" -n 1 --no-logs -- "$mend" 40 >twice 2>&1
     code=$?
     [ $code = 1 ] || fail "$what: the second launcher ends with $code" twice
-    has_facts twice 'launcher process|rank 1|started by launcher process|--host-rank' || fail "$what: both are not named" twice
+    has_facts twice "launcher process|$facts" || fail "$what: both are not named" twice
 }
 # whole: both hosts ended well, with the digest
 whole() {
@@ -62,19 +64,20 @@ wait $zero && wait $one || fail 'does not run' zero.err
 right=$(digests zero one)
 [ -n "$right" ] || fail 'no digest' zero.err
 
+both='rank 1|started by launcher process|--host-rank'
 what='while it forms'
 begin "while [ ! -e go ]; do sleep 0.1; done; exec '$mend' 40" "touch joined; exec '$mend' 40"
 await joined
-refused X=1
-refused WEFT_JOB=another
+refused "$both" X=1
+refused "job ''|job 'another'" WEFT_JOB=another
 touch go
 whole
 
 what='while it runs'
 begin "exec '$mend' 40" "exec '$mend' 40 deaths 1@step:5:19"
 await deaths/death-0
-refused X=1
-refused WEFT_JOB=another
+refused "$both" X=1
+refused "job ''|job 'another'" WEFT_JOB=another
 for place in $(grep -lzsx "TWICE_TEST=$$" /proc/[0-9]*/environ | sed 's|/proc/\([0-9]*\)/.*|\1|'); do
     [ "$(cat "/proc/$place/comm" 2>/dev/null)" = weft-mend ] && kill -CONT "$place"
 done

@@ -140,7 +140,12 @@ static wefti_frame frame_of(wefti_frame_kind kind, const unsigned char *body, si
 static void messages_return(void **state) {
     (void)state;
     unsigned char body[WEFTI_MESSAGE_MAX];
-    wefti_join join = {.generation = 1ull << 60, .number = 6, .size = 4, .pid = 12345}, join_back;
+    wefti_join join = {.generation = 1ull << 60,
+                       .number = 6,
+                       .size = 4,
+                       .pid = 12345,
+                       .launcher = 5},
+               join_back;
     join.whole = (wefti_vote_place){join.generation - 2, 2, 3};
     join.said = (wefti_vote_place){join.generation - 1, 4, 5};
     join.numbers = 7;
@@ -154,7 +159,7 @@ static void messages_return(void **state) {
     assert_string_equal(join_back.node, join.node);
     assert_string_equal(join_back.host, "");
     assert_true(join_back.generation == join.generation && join_back.number == 6 &&
-                join_back.size == 4 && join_back.pid == 12345);
+                join_back.size == 4 && join_back.pid == 12345 && join_back.launcher == 5);
     assert_memory_equal(&join_back.whole, &join.whole, sizeof join.whole);
     assert_memory_equal(&join_back.said, &join.said, sizeof join.said);
     assert_true(join_back.numbers == 7 && join_back.used == 5 && join_back.deaths == 2);

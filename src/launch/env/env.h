@@ -36,6 +36,7 @@ enum { WEFTI_HOST_TEXT = 256, WEFTI_PATH_TEXT = 1024, WEFTI_STREAMS_MAX = 16 };
 typedef struct wefti_settings {
     char communicator[16];              /* WEFT_COMM */
     char interface[WEFTI_HOST_TEXT];    /* WEFT_INTERFACE */
+    char job[WEFTI_HOST_TEXT];          /* WEFT_JOB */
     char host_id[WEFTI_HOST_TEXT];      /* WEFT_HOST_ID: of the memory that processes share */
     char secret_file[WEFTI_PATH_TEXT];  /* WEFT_SECRET_FILE */
     char links[WEFTI_PATH_TEXT];        /* WEFT_LINKS: a file */
@@ -68,6 +69,7 @@ typedef struct wefti_launcher {
     int pmi_fd;           /* PMI_FD: the connection to MPICH's mpirun; -1: none is named */
     char pmix_server[64]; /* "host:port" of Open MPI's mpirun, from PMIX_SERVER_URI2; "" unknown */
     bool one_host; /* surely all ranks are on this host: the scheduler may listen on loopback */
+    uint64_t run;  /* WEFT_RUN: the number of the weft launch that started it; 0: another one did */
     char node_id[WEFTI_HOST_TEXT]; /* of this process among those that join; "" none */
     /* The same for all processes of a job and different for others at the same time ("slurm 81.0"),
      * as far as launchers say so; else "". */

@@ -3,6 +3,7 @@
 #include "launch/socket.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -92,8 +93,16 @@ static void read_job(const wefti_env_reader *r) {
                        wefti_reader_get(r, "SLURM_STEP_ID"));
 }
 
+/* A word of its own: anything else is no number of a launcher. */
+static void read_run(const wefti_env_reader *r) {
+    const char *run = wefti_reader_get(r, "WEFT_RUN");
+    if (r->out->start != WEFTI_START_WEFT || !run || strlen(run) != 16) return;
+    if (strspn(run, "0123456789abcdef") == 16) r->out->run = strtoull(run, NULL, 16);
+}
+
 static weft_status read_words(wefti_env_reader *r) {
     wefti_launcher *o = r->out;
+    read_run(r);
     double join = 0, heartbeat = 0;
     if (r->claims[WEFTI_START_MINDSPORE].there) {
         WEFT_TRY(wefti_variable_word(r->v, "MS_NODE_ID", o->node_id, sizeof o->node_id));

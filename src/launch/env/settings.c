@@ -1,6 +1,7 @@
 /* Settings that users give for all jobs alike: WEFT_COMM, WEFT_INTERFACE and others. */
 #include "launch/env/reader.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static weft_status path_of(wefti_variables v, const char *name, char out[WEFTI_PATH_TEXT]) {
@@ -21,6 +22,8 @@ weft_status wefti_settings_read(wefti_variables v, wefti_settings *out) {
     out->streams = streams;
     WEFT_TRY(wefti_variable_word(v, "WEFT_COMM", out->communicator, sizeof out->communicator));
     WEFT_TRY(wefti_variable_word(v, "WEFT_INTERFACE", out->interface, sizeof out->interface));
+    const char *job = wefti_variable(v, "WEFT_JOB");
+    (void)snprintf(out->job, sizeof out->job, "%.200s", job ? job : "");
     WEFT_TRY(wefti_variable_word(v, "WEFT_HOST_ID", out->host_id, sizeof out->host_id));
     WEFT_TRY(wefti_variable_number(v, "WEFT_RESTART", 0, INT32_MAX, &out->restarts));
     WEFT_TRY(wefti_variable_seconds(v, "WEFT_RESTART_WINDOW", &out->restart_window_seconds));

@@ -60,11 +60,13 @@ static bool read_place(const char *folder, int64_t process, wefti_job_place *out
                *scheduler = value_of(text, bytes, "WEFT_SCHEDULER"),
                *secret = value_of(text, bytes, "WEFT_SECRET_FILE"),
                *standby = value_of(text, bytes, "WEFT_STANDBY"),
-               *size = value_of(text, bytes, "WEFT_SIZE"), *tls = value_of(text, bytes, "WEFT_TLS");
+               *job = value_of(text, bytes, "WEFT_JOB"), *size = value_of(text, bytes, "WEFT_SIZE"),
+               *tls = value_of(text, bytes, "WEFT_TLS");
     *out = (wefti_job_place){0};
     if (launch && *launch && scheduler && secret && strlen(scheduler) < sizeof out->scheduler &&
         strlen(secret) < sizeof out->secret_file) {
         (void)snprintf(out->scheduler, sizeof out->scheduler, "%s", scheduler);
+        (void)snprintf(out->job, sizeof out->job, "%.200s", job ? job : "");
         (void)snprintf(out->standby, sizeof out->standby, "%s", standby ? standby : "");
         (void)snprintf(out->secret_file, sizeof out->secret_file, "%s", secret);
         out->tls = tls && !strcmp(tls, "1");

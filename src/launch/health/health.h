@@ -10,6 +10,7 @@ typedef struct wefti_job_place {
     char scheduler[WEFTI_PLACE_TEXT]; /* "host:port" */
     char standby[WEFTI_PLACE_TEXT];   /* "": there is none */
     char secret_file[WEFTI_PATH_TEXT];
+    char job[WEFTI_HOST_TEXT];    /* WEFT_JOB; "": it has no name */
     char name[16];                /* differs between the jobs of a host */
     char folder[WEFTI_PATH_TEXT]; /* its process's working directory; "": not known */
     int size;                     /* ranks at the start; 0: not known */

@@ -35,7 +35,7 @@ weft_status wefti_join_options(const weft_world_options *options, const wefti_se
                                .join_seconds = o->join_seconds,
                                .heartbeat_seconds = o->heartbeat_seconds,
                                .wait_seconds = o->wait_seconds};
-    *out = (wefti_join_plan){.set = *set};
+    *out = (wefti_join_plan){.set = *set, .identity = o->identity};
     WEFT_TRY(wefti_settings_override(&out->set, &by));
     const char *c = out->set.communicator;
     WEFT_REQUIRE(!*c || is(c, "host") || is_messages(c), WEFT_E_ARG,
@@ -329,6 +329,7 @@ weft_status wefti_join_assemble(const wefti_join_plan *plan, wefti_control *cont
     control->has_transport = transport != NULL;
     if (transport) control->transport = *transport;
     control->plan = *plan;
+    control->plan.identity = NULL;
     weft_status status = make_world(control, out);
     if (status >= 0) {
         adopt(*out, control);

@@ -20,6 +20,7 @@ static weft_status serve(const wefti_join_plan *plan, const wefti_launcher *l,
     wefti_scheduler_options o = wefti_scheduler_options_of(&plan->set, &site);
     o.secret = *secret;
     o.has_other = *plan->set.standby != '\0';
+    o.identity = plan->identity;
     weft_status status = wefti_scheduler_start(&o, out);
     explicit_bzero(&o.secret, sizeof o.secret);
     return status;
@@ -29,6 +30,7 @@ static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
                          wefti_control *control) {
     char where[WEFTI_HOST_TEXT + 16], facts[WEFTI_JOIN_FACTS_TEXT];
     wefti_join_facts(plan, facts);
+    wefti_identity identity = {0};
     (void)wefti_host_and_port(l->scheduler_host, l->scheduler_port, where, sizeof where);
     wefti_member_options o = {.scheduler = where,
                               .standby = plan->set.standby,
@@ -40,17 +42,20 @@ static weft_status enter(const wefti_join_plan *plan, const wefti_launcher *l,
                               .host = plan->set.host_id,
                               .facts = facts,
                               .tls = plan->set.tls,
+                              .launcher = l->run,
+                              .identity = &identity,
                               .join_seconds = plan->set.join_seconds,
                               .heartbeat_seconds = plan->set.heartbeat_seconds};
     WEFT_TRY(wefti_secret_find(plan->set.secret_file, plan->set.home, &o.secret, NULL));
-    weft_status status = WEFT_OK;
+    weft_status status = wefti_identity_encode(plan->identity, &identity);
     /* A rank 0 that is started again, after its job has gone to the standby, is a member. */
-    if (l->serves && !wefti_member_runs_at(&o, o.standby)) {
+    if (status >= 0 && l->serves && !wefti_member_runs_at(&o, o.standby)) {
         status = serve(plan, l, &o.secret, &control->scheduler);
         if (status >= 0) o.scheduler = wefti_scheduler_address(control->scheduler);
     }
     if (status >= 0) status = wefti_member_join(&o, &control->member);
     explicit_bzero(&o.secret, sizeof o.secret);
+    wefti_identity_free(&identity);
     return status;
 }
 

@@ -13,6 +13,7 @@
 typedef struct wefti_join_plan {
     wefti_settings set; /* the user's, with the caller's options in their place */
     wefti_links links;
+    const char *identity; /* the caller's, while it joins */
     double leave_seconds; /* how long leaving waits for the others; 0: 5 */
 } wefti_join_plan;
 

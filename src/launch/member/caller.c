@@ -40,6 +40,7 @@ static void release(wefti_caller *c) {
     wefti_free(c->scheduler);
     wefti_free(c->standby);
     wefti_free(c->interface);
+    wefti_free(c->job);
 }
 
 void wefti_caller_end(wefti_caller *c) {
@@ -55,7 +56,8 @@ static weft_status fill_in(wefti_caller *c, const wefti_member_options *o) {
     c->scheduler = wefti_strdup(o->scheduler ? o->scheduler : "");
     c->standby = wefti_strdup(o->standby ? o->standby : "");
     c->interface = wefti_strdup(o->interface ? o->interface : "");
-    WEFT_REQUIRE(c->scheduler && c->standby && c->interface, WEFT_E_NOMEM,
+    c->job = wefti_strdup(o->job ? o->job : "");
+    WEFT_REQUIRE(c->scheduler && c->standby && c->interface && c->job, WEFT_E_NOMEM,
                  "no memory for a connection");
     if (o->tls) WEFT_TRY(wefti_tls_create(false, &c->secret, &c->tls));
     c->alarm = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -95,10 +97,11 @@ weft_status wefti_caller_say_ranks(wefti_caller *c, const wefti_span *ranks, boo
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     unsigned char body[WEFTI_MESSAGE_MAX];
     (void)pthread_once(&once, draw_number);
-    const wefti_registration said = {.launcher = c->launcher ? c->launcher : own_number,
-                                     .pid = getpid(),
-                                     .ranks = *ranks,
-                                     .waits = waits};
+    wefti_registration said = {.launcher = c->launcher ? c->launcher : own_number,
+                               .pid = getpid(),
+                               .ranks = *ranks,
+                               .waits = waits};
+    (void)snprintf(said.job, sizeof said.job, "%s", c->job);
     return wefti_wire_send(&c->link, WEFTI_FRAME_REGISTER, body,
                            wefti_registration_encode(&said, body), NULL, 0);
 }

@@ -37,7 +37,7 @@ typedef struct wefti_protocol {
 
 struct wefti_caller {
     const wefti_protocol *protocol;
-    char *scheduler, *interface;
+    char *scheduler, *interface, *job;
     char *standby; /* the second address; "": there is none */
     wefti_secret secret;
     wefti_tls *tls; /* NULL: none is wanted */

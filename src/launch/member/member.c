@@ -28,6 +28,7 @@ static void release(wefti_member *m) {
     wefti_free(m->now.data);
     wefti_free(m->giving_up);
     wefti_free(m->host);
+    wefti_identity_free(&m->identity);
     wefti_member_forget_worlds(m);
     wefti_free(m->mend.source);
     wefti_free(m);
@@ -54,6 +55,7 @@ static weft_status fill_in(wefti_member *m, const wefti_member_options *o) {
     m->join.number = o->rank < 0 ? -1 : o->rank;
     m->join.size = o->size <= 0 ? -1 : o->size;
     m->join.pid = (int64_t)getpid();
+    m->join.launcher = o->launcher;
     WEFT_TRY(copy_name(m->join.job, o->job, "name of the job"));
     WEFT_TRY(copy_name(m->join.node, o->node, "node id"));
     WEFT_TRY(copy_name(m->join.facts, o->facts, "description of the job"));
@@ -61,6 +63,7 @@ static weft_status fill_in(wefti_member *m, const wefti_member_options *o) {
         WEFT_TRY(copy_name(m->join.host, o->host, "host's identity"));
     else
         WEFT_TRY(wefti_host_identity(m->join.host));
+    if (o->identity) WEFT_TRY(wefti_identity_copy(o->identity, &m->identity));
     return WEFT_OK;
 }
 

@@ -18,17 +18,19 @@ typedef struct wefti_member_options {
     const char *interface; /* to connect from; "" any */
     const char *job;       /* as the scheduler's; "" */
     wefti_secret secret;
-    bool tls;                 /* as the scheduler */
-    int32_t rank;             /* wanted; -1: any */
-    int32_t size;             /* expected; -1: whatever the scheduler says */
-    const char *node;         /* node id; "" */
-    const char *host;         /* identity of the host; "" this one's own, wefti_host_identity */
-    const char *facts;        /* what all processes of the job have in common, in words; "" */
-    double join_seconds;      /* also for a scheduler that is lost later; 0: 600 */
+    bool tls;         /* as the scheduler */
+    int32_t rank;     /* wanted; -1: any */
+    int32_t size;     /* expected; -1: whatever the scheduler says */
+    const char *node; /* node id; "" */
+    const char *host; /* identity of the host; "" this one's own, wefti_host_identity */
+    const wefti_identity *identity; /* what it runs, copied; NULL: nothing is said of it */
+    const char *facts;              /* what all processes of the job have in common, in words; "" */
+    double join_seconds;            /* also for a scheduler that is lost later; 0: 600 */
     bool outlives;            /* the job goes on while no scheduler is there, for join_seconds */
     double heartbeat_seconds; /* with a standby: a silent scheduler is lost after it; 0: 10 */
     double leave_seconds;     /* 0: 5 */
-    uint64_t launcher;        /* of a launcher: its number, of no other one; 0: this process's */
+    uint64_t launcher;        /* of a launcher: its number, of no other one; 0: this process's. Of a
+                                 member: that of its launcher; 0: it has none */
     wefti_span ranks; /* of a launcher that reports: all that it starts; count 0: that one */
 } wefti_member_options;
 

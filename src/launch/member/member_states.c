@@ -19,6 +19,9 @@ static weft_status ask(wefti_caller *c) {
     WEFT_TRY(wefti_member_say_world(m));
     m->join.waited = m->asked[!c->at_standby];
     m->asked[c->at_standby] = true;
+    if (m->identity.bytes)
+        WEFT_TRY(wefti_wire_send(&c->link, WEFTI_FRAME_IDENTITY, m->identity.body,
+                                 m->identity.bytes, NULL, 0));
     return wefti_wire_send(&c->link, WEFTI_FRAME_JOIN, body, wefti_join_encode(&m->join, body),
                            NULL, 0);
 }

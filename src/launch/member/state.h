@@ -50,7 +50,8 @@ typedef struct wefti_member_world {
 
 struct wefti_member {
     wefti_caller caller;
-    bool asked[2];   /* the scheduler; the one that stands by */
+    bool asked[2]; /* the scheduler; the one that stands by */
+    wefti_identity identity;
     wefti_join join; /* as it is sent; with rank and generation once they are known */
     int64_t leave_ns;
     wefti_world_message placed;

@@ -45,6 +45,7 @@ static void forget_world(wefti_scheduler *s) {
     wefti_shared_body_release(s->answer);
     s->answer = NULL;
     s->taken = 0;
+    wefti_alike_next_world(s);
     wefti_seats_clear(s);
     s->ranked = false;
     s->allgather_since_ns = s->checked_ns = s->blame.until_ns = 0;

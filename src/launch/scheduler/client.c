@@ -22,6 +22,7 @@ static void end(wefti_scheduler *s, wefti_client *client) {
     client->gone = s->some_gone = true;
     wefti_free(client->next);
     client->next = NULL;
+    wefti_identity_free(&client->identity);
     if (client->link.fd >= 0)
         wefti_wire_close(&client->link); /* leaves epoll with its descriptor */
 }
@@ -289,6 +290,10 @@ static weft_status handle_frame(wefti_scheduler *s, wefti_client *c, const wefti
     if (frame->kind == WEFTI_FRAME_KEEP) return wefti_keep_ask(s, c, frame);
     if (frame->kind == WEFTI_FRAME_LOST) return wefti_keep_lost(s, c, frame);
     if (frame->kind == WEFTI_FRAME_HOSTS) return wefti_gather_hosts(s, frame);
+    if (frame->kind == WEFTI_FRAME_IDENTITY) {
+        wefti_identity_free(&c->identity);
+        return wefti_identity_decode(frame, &c->identity);
+    }
     wefti_join join;
     WEFT_REQUIRE(frame->kind == WEFTI_FRAME_JOIN && !c->watch.count, WEFT_E_CORRUPT,
                  "a message of kind %d before joining", (int)frame->kind);

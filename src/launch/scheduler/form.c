@@ -14,6 +14,7 @@ void wefti_scheduler_release_slot(wefti_scheduler *s, int32_t slot) {
     wefti_slot_clear(&s->slots[slot]);
     wefti_seats_remove(s, slot);
     int32_t last = --s->taken;
+    if (last == 0) wefti_alike_next_world(s);
     if (slot != last) {
         wefti_seats_remove(s, last);
         s->slots[slot] = s->slots[last];
@@ -30,6 +31,7 @@ void wefti_scheduler_take_seat(wefti_scheduler *s, wefti_client *client, const w
     client->slot = s->taken++;
     wefti_seats_add(s, client->slot);
     wefti_again_came(s, join->number);
+    wefti_alike_seated(s, client, join);
 }
 
 /* Dismisses waiting members without a generation, or with an older one, when `generation` comes
@@ -230,7 +232,8 @@ static void judge_missing(wefti_scheduler *s, const wefti_end *end) {
     bool known = end->rank < s->options.size;
     wefti_text_add(&text, "%s", end->text);
     if (known)
-        wefti_text_add(&text, " before all ranks had come");
+        wefti_text_add(&text, " before all ranks had come%s%s", s->alike.refusal[0] ? "; " : "",
+                       s->alike.refusal);
     else
         wefti_text_add(&text,
                        ", and is none of the %d ranks of this job; its host was told another "
@@ -328,6 +331,7 @@ void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wef
         wefti_client_drop(s, client); /* it tries the other one again */
         return;
     }
+    if (!wefti_alike_check(s, client, join)) return;
     if (wefti_gather_take(s, client, join) || wefti_mend_rejoin(s, client, join)) return;
     if (wefti_mend_take_in(s, client, join)) return;
     if (s->state != WEFTI_SCHEDULER_FORMING && join->generation == 0) {
@@ -378,6 +382,7 @@ void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns) {
     wefti_text_add(&text, "%d of %d processes %s missing after %.4g s", missing,
                    (int)s->options.size, missing == 1 ? "is" : "are", (double)s->join_ns * 1e-9);
     add_missing_ranks(s, &text);
+    if (s->alike.refusal[0]) wefti_text_add(&text, "; %s", s->alike.refusal);
     wefti_scheduler_abort_text(s, WEFT_E_TIMEOUT, WEFT_RANK_NONE, &text);
 }
 

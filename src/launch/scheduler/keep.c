@@ -71,6 +71,7 @@ weft_status wefti_keep_register(wefti_scheduler *s, wefti_client *c, const wefti
     const int32_t end = said.ranks.first + said.ranks.count;
     const int32_t last = end < s->options.size ? end : s->options.size;
     c->launcher = said;
+    if (!wefti_alike_launcher(s, c)) return WEFT_OK;
     for (int32_t r = said.ranks.first; r < last && !said.waits; r++) {
         if (!is_of_another(s, r, said.launcher)) continue;
         refuse_claim(s, c, r);

@@ -120,6 +120,7 @@ static void release(wefti_scheduler *s) {
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_wire_close(&s->clients[i]->link);
         wefti_free(s->clients[i]->next);
+        wefti_identity_free(&s->clients[i]->identity);
         wefti_free(s->clients[i]);
     }
     wefti_tls_destroy(s->tls);
@@ -138,6 +139,7 @@ static void release(wefti_scheduler *s) {
     wefti_free(s->slots);
     wefti_seats_free(s);
     wefti_again_free(s);
+    wefti_alike_end(s);
     wefti_restart_budget_free(&s->restarts);
     wefti_free(s->keeper);
     wefti_free(s->told);
@@ -192,6 +194,7 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a scheduler of %d members",
                                           (int)options->size);
     if (status >= 0) status = wefti_again_create(s);
+    if (status >= 0) status = wefti_alike_begin(s);
     if (status >= 0) status = open_all(s);
     if (status < 0)
         release(s);

@@ -25,15 +25,18 @@ typedef struct wefti_scheduler_options {
     int port;        /* 0: chosen by the system */
     const char *job; /* name of this run, that members must give too; "" */
     wefti_secret secret;
-    bool tls;            /* members must want it too */
-    uint64_t generation; /* of the world that is made; 0: a new one */
-    int32_t hosted_by;   /* the rank whose process hosts the scheduler; -1: none */
-    bool repeats;        /* worlds may follow each other; else one, and the job is over */
-    bool has_other;      /* the job knows two schedulers, of which this is one: standby.c */
-    bool fills_no_seats; /* the launcher that runs it, if one does, starts no ranks by itself */
-    bool stands_by;      /* the other one has the job: takes only members that come back from it */
-    wefti_span own;      /* ranks of the launcher that runs it; count 0: it starts none */
-    int32_t restarts;    /* so often processes that die are started again; 0: never */
+    bool tls;             /* members must want it too */
+    uint64_t generation;  /* of the world that is made; 0: a new one */
+    int32_t hosted_by;    /* the rank whose process hosts the scheduler; -1: none */
+    bool repeats;         /* worlds may follow each other; else one, and the job is over */
+    bool has_other;       /* the job knows two schedulers, of which this is one: standby.c */
+    bool fills_no_seats;  /* the launcher that runs it, if one does, starts no ranks by itself */
+    bool stands_by;       /* the other one has the job: takes only members that come back from it */
+    wefti_span own;       /* ranks of the launcher that runs it; count 0: it starts none */
+    uint64_t launcher;    /* its number; 0: no launcher runs it */
+    const char *identity; /* of the process that hosts it, a member: as in weft_world_options; NULL:
+                             the first member says it */
+    int32_t restarts;     /* so often processes that die are started again; 0: never */
     double restart_window_seconds; /* within this time; 0: WEFTI_RESTART_WINDOW_SECONDS */
     double join_seconds;           /* 0: 600 */
     double heartbeat_seconds;      /* 0: 10 */

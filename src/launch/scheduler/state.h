@@ -27,9 +27,24 @@ typedef struct wefti_client {
     bool unanswered;  /* that launcher has asked, and there was no answer yet */
     bool told;        /* that launcher knows that the job is over */
     bool told_unlike; /* and that calls were unlike */
-    wefti_join *next; /* it waits for the next world; NULL: it does not */
+    wefti_identity identity; /* until it is seated */
+    wefti_join *next;        /* it waits for the next world; NULL: it does not */
     char address[64];
 } wefti_client;
+
+/* What the processes of this world run: alike.c. */
+typedef struct wefti_alike_state {
+    wefti_identity identity; /* that all have; none: the first one has none, or has not come */
+    enum {
+        WEFTI_ALIKE_FIRST, /* the first one has said it */
+        WEFTI_ALIKE_OWN,   /* one that the scheduler's launcher has started */
+        WEFTI_ALIKE_HOST,  /* the one that hosts the scheduler, for all its worlds */
+    } by;
+    char who[192];       /* has it */
+    uint64_t *launchers; /* of processes that were refused */
+    int64_t count, room;
+    char refusal[1024]; /* of the last one; "" there was none */
+} wefti_alike_state;
 
 enum { WEFTI_DEATHS_UNKNOWN = 1 << 20 }; /* more than any launcher has started */
 
@@ -173,6 +188,7 @@ struct wefti_scheduler {
     wefti_accusation blame;
     wefti_mending_state mend;
     wefti_gathering gather;
+    wefti_alike_state alike;
     wefti_again_state again;
     wefti_restart_budget restarts; /* of all its worlds */
     char refusal[512];             /* why a rank is not started again */
@@ -257,6 +273,18 @@ void wefti_scheduler_replace(wefti_scheduler *s, int32_t slot, wefti_client *cli
 bool wefti_same_process(const wefti_join *a, const wefti_join *b);
 /* It belongs to a generation that is over. */
 void wefti_scheduler_refuse_past(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
+
+/* alike.c */
+weft_status wefti_alike_begin(wefti_scheduler *s) WEFT_CHECKED;
+void wefti_alike_end(wefti_scheduler *s); /* frees */
+/* The next world may run something else, unless a process of it hosts the scheduler. */
+void wefti_alike_next_world(wefti_scheduler *s);
+/* Whether it runs what the others run; else it is refused here. */
+bool wefti_alike_check(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
+/* It has a seat. The first one says what all run. */
+void wefti_alike_seated(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
+/* Whether a launcher that has registered is of this job; else it is refused here. */
+bool wefti_alike_launcher(wefti_scheduler *s, wefti_client *client);
 
 /* again.c */
 weft_status wefti_again_create(wefti_scheduler *s) WEFT_CHECKED;

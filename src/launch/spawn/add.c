@@ -24,6 +24,7 @@ weft_status wefti_launch_find_job(wefti_launch *l) {
     WEFT_TRY(wefti_job_place_of(l->options->job, l->options->scheduler, l->options->standby, &job));
     (void)snprintf(l->set.standby, sizeof l->set.standby, "%s", job.standby);
     (void)snprintf(l->place.scheduler, sizeof l->place.scheduler, "%s", job.scheduler);
+    if (*job.job) (void)snprintf(l->set.job, sizeof l->set.job, "%s", job.job);
     l->set.tls = l->set.tls || job.tls;
     return take_secret(l, &job);
 }

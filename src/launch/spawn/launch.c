@@ -81,11 +81,12 @@ static weft_status start_scheduler(wefti_launch *l, const wefti_secret *secret) 
     if (p->serves && *l->set.standby)
         p->serves = !wefti_launch_runs_at(l->set.standby, &l->set, secret);
     if (p->serves) {
-        const wefti_scheduler_site site = wefti_launch_site(p);
+        const wefti_scheduler_site site = wefti_launch_site(p, &l->set);
         wefti_scheduler_options options = wefti_scheduler_options_of(&l->set, &site);
         options.secret = *secret;
         options.has_other = *l->set.standby != '\0';
         options.own = (wefti_span){p->first_rank, p->count};
+        options.launcher = l->number;
         options.repeats = true;
         options.waits = waits_for_name;
         options.context = l;

@@ -121,7 +121,7 @@ weft_status wefti_launch_stand_by(wefti_launch *l, const wefti_secret *secret) W
 bool wefti_launch_runs_at(const char *address, const wefti_settings *set,
                           const wefti_secret *secret);
 /* Where a scheduler of the job listens: at `address`, "" any. Texts are borrowed. */
-wefti_scheduler_site wefti_launch_site(const wefti_launch_place *p);
+wefti_scheduler_site wefti_launch_site(const wefti_launch_place *p, const wefti_settings *set);
 /* add.c: where the running job is to which processes are added. Before anything else. */
 weft_status wefti_launch_find_job(wefti_launch *l) WEFT_CHECKED;
 /* keep.c: seats on a host without the scheduler, where lost ranks are started again, or processes

@@ -29,6 +29,7 @@ static weft_status caller(const wefti_launch *l, int rank, wefti_member_options 
     *out = (wefti_member_options){
         .scheduler = l->scheduler_text,
         .standby = l->set.standby,
+        .job = l->set.job,
         .outlives = l->options->scheduler_elsewhere || l->options->add,
         .interface = l->set.interface,
         .rank = rank,

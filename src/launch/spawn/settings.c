@@ -60,6 +60,7 @@ static void add_place(list *to, int local) {
     if (!adds) add_number(to, "WEFT_HOSTS", p->hosts);
     add_text(to, "WEFT_SCHEDULER", to->of->scheduler_text);
     if (*to->of->set.standby) add_text(to, "WEFT_STANDBY", to->of->set.standby);
+    if (*to->of->set.job) add_text(to, "WEFT_JOB", to->of->set.job);
     add_text(to, "WEFT_SECRET_FILE", to->of->secret);
 }
 
@@ -76,7 +77,7 @@ static void add_options(list *to) {
 
 /* The mark comes first, so that a search finds it within the first bytes. */
 static list begin(const wefti_launch *l) {
-    enum { OWN = 21 };
+    enum { OWN = 22 };
     list to = {.of = l, .capacity = OWN};
     for (char **e = environ; *e; e++) to.capacity++;
     for (const char *const *s = l->options->settings; s && *s; s++) to.capacity++;

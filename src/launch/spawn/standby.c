@@ -7,12 +7,12 @@
 #include "base/clock.h"
 #include "launch/spawn/launch.h"
 
-wefti_scheduler_site wefti_launch_site(const wefti_launch_place *p) {
+wefti_scheduler_site wefti_launch_site(const wefti_launch_place *p, const wefti_settings *set) {
     return (wefti_scheduler_site){.size = p->size,
                                   .host = p->by_interface ? "" : p->address,
                                   .interface = p->by_interface ? p->address : "",
                                   .port = p->port,
-                                  .job = "",
+                                  .job = set->job,
                                   .hosted_by = -1};
 }
 
@@ -45,8 +45,12 @@ static weft_status start_at(const char *address, const wefti_launch_place *p,
     char host[WEFTI_HOST_TEXT];
     int port;
     WEFT_TRY(wefti_address_parse("the standby scheduler's address", address, host, &port));
-    const wefti_scheduler_site site = {
-        .size = p->size, .host = host, .interface = "", .port = port, .job = "", .hosted_by = -1};
+    const wefti_scheduler_site site = {.size = p->size,
+                                       .host = host,
+                                       .interface = "",
+                                       .port = port,
+                                       .job = set->job,
+                                       .hosted_by = -1};
     wefti_scheduler_options o = wefti_scheduler_options_of(set, &site);
     o.awaits_name = false;
     o.has_other = o.stands_by = true;
@@ -159,6 +163,7 @@ static weft_status watch_first(alone *a, const char *address, const wefti_launch
                                const wefti_settings *set, const wefti_secret *secret) {
     const wefti_span none = {p->size < WEFTI_RANKS_MAX ? p->size : WEFTI_RANKS_MAX - 1, 1};
     wefti_member_options options = {.scheduler = address,
+                                    .job = set->job,
                                     .interface = set->interface,
                                     .secret = *secret,
                                     .tls = set->tls,
@@ -173,7 +178,7 @@ static weft_status watch_first(alone *a, const char *address, const wefti_launch
 
 static weft_status start_first(alone *a, const wefti_launch_place *p, const wefti_settings *set,
                                const wefti_secret *secret) {
-    const wefti_scheduler_site site = wefti_launch_site(p);
+    const wefti_scheduler_site site = wefti_launch_site(p, set);
     wefti_scheduler_options o = wefti_scheduler_options_of(set, &site);
     o.has_other = *set->standby != '\0';
     return start_with(&o, secret, &a->scheduler);

@@ -19,10 +19,11 @@ enum {
     WEFTI_FRAME_HEADER = 16,
     WEFTI_FRAME_MAC = WEFTI_DIGEST_BYTES,
     WEFTI_FRAME_EXTRA = WEFTI_FRAME_HEADER + WEFTI_FRAME_MAC,
-    WEFTI_NAME_MAX = 255,    /* node ids, hosts, jobs */
-    WEFTI_TEXT_MAX = 4000,   /* abort reasons */
-    WEFTI_LEAVE_MAX = 65536, /* what a member has called */
-    WEFTI_STATE_RANK = 40    /* bytes of a rank's health */
+    WEFTI_NAME_MAX = 255,      /* node ids, hosts, jobs */
+    WEFTI_TEXT_MAX = 4000,     /* abort reasons */
+    WEFTI_LEAVE_MAX = 65536,   /* what a member has called */
+    WEFTI_STATE_RANK = 40,     /* bytes of a rank's health */
+    WEFTI_IDENTITY_MAX = 32768 /* what a process is about to run */
 };
 
 /* kind, from the scheduler?, limit of the body */
@@ -55,7 +56,8 @@ enum {
     X(AGAIN, true, 12)                                                                             \
     X(ARMED, true, 0)                                                                              \
     X(HOSTS, false, 16 + 12 * WEFTI_RANKS_MAX)                                                     \
-    X(REGISTER, false, 28)
+    X(REGISTER, false, 32 + WEFTI_NAME_MAX)                                                        \
+    X(IDENTITY, false, WEFTI_IDENTITY_MAX)
 typedef enum wefti_frame_kind {
     WEFTI_FRAME_NONE,
 #define WEFTI_FRAME_ROW(name, from_scheduler, limit) WEFTI_FRAME_##name,

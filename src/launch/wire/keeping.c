@@ -15,6 +15,7 @@ size_t wefti_registration_encode(const wefti_registration *m,
     wefti_pack_u32(&p, (uint32_t)m->ranks.first);
     wefti_pack_u32(&p, (uint32_t)m->ranks.count);
     wefti_pack_u32(&p, m->waits);
+    wefti_pack_text(&p, m->job, WEFTI_NAME_MAX);
     return p.used;
 }
 
@@ -26,6 +27,7 @@ weft_status wefti_registration_decode(const wefti_frame *frame, wefti_registrati
     out->ranks.count = (int32_t)wefti_unpack_u32(&u);
     const uint32_t waits = wefti_unpack_u32(&u);
     out->waits = waits == 1;
+    wefti_unpack_text(&u, out->job, WEFTI_NAME_MAX);
     if (out->launcher == 0 || out->pid <= 0 || waits > 1 || !is_span(&out->ranks, 0)) u.bad = true;
     return wefti_unpack_end(&u, "registration");
 }

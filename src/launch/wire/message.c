@@ -32,6 +32,7 @@ size_t wefti_join_encode(const wefti_join *m, unsigned char out[WEFTI_MESSAGE_MA
     wefti_pack_u32(&p, (uint32_t)m->number);
     wefti_pack_u32(&p, (uint32_t)m->size);
     wefti_pack_u64(&p, (uint64_t)m->pid);
+    wefti_pack_u64(&p, m->launcher);
     wefti_pack_text(&p, m->job, WEFTI_NAME_MAX);
     wefti_pack_text(&p, m->node, WEFTI_NAME_MAX);
     wefti_pack_text(&p, m->host, WEFTI_NAME_MAX);
@@ -62,6 +63,7 @@ weft_status wefti_join_decode(const wefti_frame *frame, wefti_join *out) {
     out->number = (int32_t)wefti_unpack_u32(&u);
     out->size = (int32_t)wefti_unpack_u32(&u);
     out->pid = (int64_t)wefti_unpack_u64(&u);
+    out->launcher = wefti_unpack_u64(&u);
     wefti_unpack_text(&u, out->job, WEFTI_NAME_MAX);
     wefti_unpack_text(&u, out->node, WEFTI_NAME_MAX);
     wefti_unpack_text(&u, out->host, WEFTI_NAME_MAX);

@@ -12,6 +12,7 @@
 
 #include <signal.h>
 
+#include "base/text.h"
 #include "comm/position.h"
 #include "comm/world.h"
 #include "launch/recovery/recovery.h"
@@ -99,6 +100,7 @@ typedef struct wefti_join { /* JOIN: a process asks for its place */
     int32_t number;         /* the rank that is wanted, -1: any; else the number of this process */
     int32_t size;           /* of the job's first world, as it was told; -1: nothing */
     int64_t pid;
+    uint64_t launcher;              /* the number of the one that started it; 0: not known */
     char job[WEFTI_NAME_MAX + 1];   /* "" or the launcher's name for this run */
     char node[WEFTI_NAME_MAX + 1];  /* node id */
     char host[WEFTI_NAME_MAX + 1];  /* equal for processes that reach each other's memory */
@@ -115,6 +117,13 @@ typedef struct wefti_join { /* JOIN: a process asks for its place */
     bool arms;   /* ARM follows WORLD */
     bool waited; /* it has asked the other scheduler before */
 } wefti_join;
+
+/* IDENTITY: what a process is about to run, as names with values; before JOIN. */
+enum { WEFTI_IDENTITY_NAME = 95, WEFTI_IDENTITY_VALUE = 159 };
+typedef struct wefti_identity {
+    unsigned char *body; /* owned; NULL: nothing is said of it */
+    size_t bytes;
+} wefti_identity;
 
 /* HOSTS: who the ranks of a world are; before JOIN. */
 typedef struct wefti_hosts {
@@ -223,7 +232,8 @@ typedef struct wefti_registration { /* REGISTER: a launcher, and the ranks that 
     uint64_t launcher;              /* the same as long as it runs, and of no other one */
     int64_t pid;
     wefti_span ranks;
-    bool waits; /* KEEP follows, and it starts no rank before SEATS */
+    bool waits;                   /* KEEP follows, and it starts no rank before SEATS */
+    char job[WEFTI_NAME_MAX + 1]; /* as of JOIN */
 } wefti_registration;
 
 enum {
@@ -275,6 +285,19 @@ weft_status wefti_end_decode(const wefti_frame *frame, wefti_end *out) WEFT_CHEC
 void wefti_unpack_process_end(wefti_unpack *u, wefti_end *out); /* as a part of another body */
 size_t wefti_span_encode(const wefti_span *m, unsigned char out[WEFTI_MESSAGE_MAX]);
 weft_status wefti_span_decode(const wefti_frame *frame, wefti_span *out) WEFT_CHECKED;
+
+/* --- wire/identity.c --- */
+
+/* Of a text of lines "name = value"; NULL, "": nothing. A value that is too long is cut, and gets a
+ * digest. WEFT_E_ARG for other lines, or too many. */
+weft_status wefti_identity_encode(const char *text, wefti_identity *out) WEFT_CHECKED;
+weft_status wefti_identity_decode(const wefti_frame *frame, wefti_identity *out) WEFT_CHECKED;
+weft_status wefti_identity_copy(const wefti_identity *from, wefti_identity *out) WEFT_CHECKED;
+void wefti_identity_free(wefti_identity *identity);
+/* How many names that both have stand for different values; `out` gets the first difference and the
+ * names of others. */
+int wefti_identity_compare(const wefti_identity *mine, const wefti_identity *theirs,
+                           wefti_text *out);
 
 /* --- wire/keeping.c --- */
 
