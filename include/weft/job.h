@@ -260,6 +260,13 @@ WEFT_API weft_status weft_job_parse(const char *name, const char *text, int64_t 
                                     const char *const *overrides, int count,
                                     weft_job **out) WEFT_CHECKED;
 WEFT_API void weft_job_free(weft_job *job); /* NULL is legal */
+/** What a process with this job is about to run, as weft_world_options.identity takes it: the
+ * program, the keys that ranks have in common, and size and samples of a data file. Reads at most
+ * 64 KiB of that; a file that cannot be read is left out.
+ * @param program  its name, "weft train"
+ * @param out  freed with weft_text_free */
+WEFT_API weft_status weft_job_identity(const weft_job *job, const char *program,
+                                       char **out) WEFT_CHECKED;
 
 /** Translate options of Megatron-LM to a job file: model, training and the split over devices.
  * @param name      stands for the text in messages

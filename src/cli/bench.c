@@ -169,7 +169,9 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (launcher.name && values.threads)
         return cli_usage(verb, "--threads is for a bench without processes; %s started %d",
                          launcher.name, launcher.size);
-    const weft_status joined = launcher.name ? weft_world_join(NULL, &world) : WEFT_OK;
+    const weft_world_options joins = {.struct_bytes = sizeof(weft_world_options),
+                                      .identity = "program = weft bench"};
+    const weft_status joined = launcher.name ? weft_world_join(&joins, &world) : WEFT_OK;
     if (joined < 0) return cli_failed_to_join(0, joined);
     if (measure(world, &what, values.out, &bench) < 0) {
         code = cli_failed();

@@ -131,7 +131,9 @@ static int measure(const cli_verb *verb, machine_options *values) {
                          launcher.name, launcher.size);
     if (values->out && launcher.rank <= 0 && !cli_can_write(values->out)) return cli_failed();
     if (!values->out && weft_machine_path(&place) < 0) return cli_failed();
-    const weft_status joined = launcher.name ? weft_world_join(NULL, &world) : WEFT_OK;
+    const weft_world_options joins = {.struct_bytes = sizeof(weft_world_options),
+                                      .identity = "program = weft machine"};
+    const weft_status joined = launcher.name ? weft_world_join(&joins, &world) : WEFT_OK;
     if (joined < 0) {
         weft_text_free(place);
         return cli_failed_to_join(0, joined);

@@ -71,7 +71,11 @@ static int train_across(const weft_launcher *launcher, const weft_job *job,
     weft_world_options options = {.struct_bytes = sizeof(weft_world_options),
                                   .links =
                                       *job->parallel.links ? job->parallel.links : job->machine};
+    char *identity;
+    if (weft_job_identity(job, "weft train", &identity) < 0) return cli_failed_rank(launcher->rank);
+    options.identity = identity;
     const weft_status joined = weft_world_join(&options, &world);
+    weft_text_free(identity);
     if (joined < 0) return cli_failed_to_join(launcher->rank, joined);
     int code = train(world, job, values);
     /* Leaving may wait for other ranks, under mpirun for as long as they run. */

@@ -72,7 +72,8 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
     if (values.labels && !values.data) return cli_usage(verb, "--labels belongs to --data");
     code = cli_trained_words(verb, left, words, &values.source, &values.checkpoint);
-    return code == CLI_DONE ? cli_trained_run(&values.source, evaluate, &values) : code;
+    return code == CLI_DONE ? cli_trained_run(&values.source, "weft eval", evaluate, &values)
+                            : code;
 }
 
 const cli_verb cli_eval = {

@@ -215,7 +215,9 @@ static int generate_across(const weft_launcher *launcher, const weft_plan *plan,
                            const char *checkpoint, const cli_generate_options *values,
                            const buffer *prompt) {
     weft_world *world;
-    weft_world_options options = {.struct_bytes = sizeof(weft_world_options), .links = ""};
+    weft_world_options options = {.struct_bytes = sizeof(weft_world_options),
+                                  .links = "",
+                                  .identity = "program = weft generate"};
     const weft_status joined = weft_world_join(&options, &world);
     if (joined < 0) return cli_failed_to_join(launcher->rank, joined);
     int code = generate(world, plan, checkpoint, values, prompt);

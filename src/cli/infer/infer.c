@@ -122,9 +122,9 @@ static int run(const cli_verb *verb, int count, char **words) {
         return cli_usage(verb, "infer needs --input FILE and --out FILE, or --export FOLDER");
     if (left == 1) return run_exported(verb, &values, words[0]);
     code = cli_trained_words(verb, left, words, &values.source, &values.checkpoint);
-    return code == CLI_DONE
-               ? cli_trained_run(&values.source, values.export ? export : compute, &values)
-               : code;
+    return code == CLI_DONE ? cli_trained_run(&values.source, "weft infer",
+                                              values.export ? export : compute, &values)
+                            : code;
 }
 
 const cli_verb cli_infer = {

@@ -27,11 +27,16 @@ void cli_trained_note(void *context, const char *text) {
 }
 
 /* `job` NULL: an exported model. */
-static int use_across(int rank, const weft_job *job, cli_trained_use *use, const void *values) {
+static int use_across(int rank, const weft_job *job, const char *program, cli_trained_use *use,
+                      const void *values) {
     weft_world *world;
+    char *identity = NULL;
     weft_world_options options = {.struct_bytes = sizeof(weft_world_options), .links = ""};
     if (job) options.links = *job->parallel.links ? job->parallel.links : job->machine;
+    if (job && weft_job_identity(job, program, &identity) < 0) return cli_failed_rank(rank);
+    options.identity = identity;
     const weft_status joined = weft_world_join(&options, &world);
+    weft_text_free(identity);
     if (joined < 0) return cli_failed_to_join(rank, joined);
     int code = use(world, rank, job, values);
     return cli_leave(world, code);
@@ -41,18 +46,20 @@ int cli_exported_run(cli_trained_use *use, const void *values) {
     weft_launcher launcher;
     int code = cli_find_launcher(&launcher);
     if (code != CLI_DONE) return code;
-    return launcher.name && launcher.size > 1 ? use_across(launcher.rank, NULL, use, values)
+    return launcher.name && launcher.size > 1 ? use_across(launcher.rank, NULL, NULL, use, values)
                                               : use(NULL, 0, NULL, values);
 }
 
-int cli_trained_run(const cli_job_source *source, cli_trained_use *use, const void *values) {
+int cli_trained_run(const cli_job_source *source, const char *program, cli_trained_use *use,
+                    const void *values) {
     weft_launcher launcher;
     weft_job *job;
     int code = cli_find_launcher(&launcher);
     if (code != CLI_DONE) return code;
     const int size = launcher.name ? launcher.size : 1;
     if ((code = cli_job_load_for(size, source, &job)) != CLI_DONE) return code;
-    code = size > 1 ? use_across(launcher.rank, job, use, values) : use(NULL, 0, job, values);
+    code =
+        size > 1 ? use_across(launcher.rank, job, program, use, values) : use(NULL, 0, job, values);
     weft_job_free(job);
     return code;
 }

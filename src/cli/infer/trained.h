@@ -13,7 +13,8 @@ int cli_trained_words(const cli_verb *verb, int count, char **words, cli_job_sou
 /* Loads the job and calls `use` in this process, or as one rank of a launcher's processes, with the
  * world and the rank. Returns its exit code, or CLI_FAILED after a complaint. */
 typedef int cli_trained_use(weft_world *world, int rank, const weft_job *job, const void *values);
-int cli_trained_run(const cli_job_source *source, cli_trained_use *use, const void *values);
+int cli_trained_run(const cli_job_source *source, const char *program, cli_trained_use *use,
+                    const void *values);
 /* The same without a job (NULL): exported models. */
 int cli_exported_run(cli_trained_use *use, const void *values);
 /* Notes of the library, on standard error. */
