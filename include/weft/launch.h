@@ -199,6 +199,19 @@ typedef struct weft_health_options {
  * address, or several jobs */
 WEFT_API weft_status weft_health_ask(const weft_health_options *options,
                                      weft_health *out) WEFT_CHECKED;
+typedef struct weft_health_answer {
+    weft_status status; /* of weft_health_ask */
+    char *error;        /* its message; NULL: the scheduler has answered */
+    weft_health health;
+} weft_health_answer;
+/** Ask the schedulers of several jobs at once: as weft_health_ask for each of options[count], but
+ * no longer than the longest `timeout_seconds`. Blocks.
+ * @param out  [count], freed with weft_health_answers_free
+ * @return WEFT_E_NOMEM; what one scheduler has answered is in its entry */
+WEFT_API weft_status weft_health_ask_all(const weft_health_options *options, int count,
+                                         weft_health_answer *out) WEFT_CHECKED;
+/** Frees what the entries hold, not the array. */
+WEFT_API void weft_health_answers_free(weft_health_answer *answers, int count);
 /** Frees what it holds, not the structure itself. */
 WEFT_API void weft_health_free(weft_health *health);
 /** "stepping" */

@@ -2,6 +2,9 @@
  * scheduler answers, and where a job is found. (weft-test: threads) */
 #include "lanes.h"
 
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "base/io.h"
@@ -254,6 +257,72 @@ static void finds_the_job_of_this_host(void **state) {
     assert_int_equal(wefti_remove_tree(folder), WEFT_OK);
 }
 
+/* --- several at once --- */
+
+/* A scheduler that hears nothing until somebody has called another, which never answers. */
+typedef struct deaf {
+    wefti_scheduler *s;
+    int listener, connection;
+    _Atomic bool holds;
+} deaf;
+
+static void *hold(void *context) {
+    deaf *d = context;
+    pthread_mutex_lock(&d->s->lock);
+    d->holds = true;
+    d->connection = accept(d->listener, NULL, NULL);
+    pthread_mutex_unlock(&d->s->lock);
+    return NULL;
+}
+
+static int listen_in_silence(char address[64]) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof at;
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0);
+    assert_true(listen(fd, 4) == 0 && getsockname(fd, (struct sockaddr *)&at, &bytes) == 0);
+    snprintf(address, 64, "127.0.0.1:%d", ntohs(at.sin_port));
+    return fd;
+}
+
+/* If they were asked one after the other, the first would not answer. */
+static void all_are_asked_at_once(void **state) {
+    (void)state;
+    char folder[] = "/tmp/weft-health-XXXXXX", secret[64], first[64], second[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(secret, sizeof secret, "%s/secret", folder);
+    write_secret(secret, 'a');
+    wefti_scheduler_options o = test_scheduler(2);
+    assert_int_equal(wefti_secret_read(secret, &o.secret), WEFT_OK);
+    deaf d = {.s = start(&o), .listener = listen_in_silence(second), .connection = -1};
+    snprintf(first, sizeof first, "%s", wefti_scheduler_address(d.s));
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, hold, &d), 0);
+    ASSERT_SOON(d.holds);
+    const weft_health_options ask[] = {
+        {.scheduler = first, .secret_file = secret, .timeout_seconds = 30},
+        {.scheduler = second, .secret_file = secret, .timeout_seconds = 0.5},
+        {.scheduler = "nowhere", .secret_file = secret}};
+    weft_health_answer answer[3];
+    ASSERT_OK(weft_health_ask_all(ask, 3, answer));
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(answer[0].status, WEFT_OK);
+    assert_null(answer[0].error);
+    ASSERT_FACTS(answer[0].health.text, "0 of 2");
+    assert_string_equal(answer[0].health.scheduler, first);
+    assert_int_equal(answer[1].status, WEFT_E_TIMEOUT);
+    ASSERT_FACTS(answer[1].error, "not answered|0.5 s");
+    assert_int_equal(answer[2].status, WEFT_E_ARG);
+    ASSERT_FACTS(answer[2].error, "nowhere");
+    weft_health_answers_free(answer, 3);
+    ASSERT_OK(weft_health_ask_all(NULL, 0, NULL));
+    close(d.connection);
+    close(d.listener);
+    wefti_scheduler_stop(d.s);
+    unlink(secret);
+    rmdir(folder);
+}
+
 static void add_namespace(const char *folder, const char *number, const char *network) {
     char path[128];
     snprintf(path, sizeof path, "%s/%s/ns", folder, number);
@@ -305,7 +374,8 @@ int main(void) {
         cmocka_unit_test(each_state_counts),           cmocka_unit_test(jobs_without_ranks),
         cmocka_unit_test(the_limit_follows_the_steps), cmocka_unit_test(pace_of_steps),
         cmocka_unit_test(the_scheduler_answers),       TEST_OVER_TLS(the_scheduler_answers),
-        cmocka_unit_test(finds_the_job_of_this_host),  cmocka_unit_test(jobs_of_other_networks),
+        cmocka_unit_test(all_are_asked_at_once),       cmocka_unit_test(finds_the_job_of_this_host),
+        cmocka_unit_test(jobs_of_other_networks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -177,11 +177,16 @@ weft_status wefti_job_place_of(const char *name, const char *scheduler, const ch
     return take_standby(standby, out);
 }
 
-static weft_status ask(const weft_health_options *o, const wefti_job_place *place, weft_health *out,
-                       bool *out_by_standby) {
+/* One question, of those that are asked at once. */
+typedef struct asked {
+    wefti_job_place place;
+    wefti_question *question; /* NULL: it could not be asked */
+} asked;
+
+static weft_status begin(const weft_health_options *o, asked *to) {
     wefti_settings set;
-    wefti_job_health job;
-    wefti_rank_health *rank;
+    const wefti_job_place *place = &to->place;
+    WEFT_TRY(wefti_job_place_of(o->job, o->scheduler, o->standby, &to->place));
     WEFT_TRY(wefti_settings_find(&set));
     const char *secret = o->secret_file        ? o->secret_file
                          : *place->secret_file ? place->secret_file
@@ -195,24 +200,61 @@ static weft_status ask(const weft_health_options *o, const wefti_job_place *plac
                                     .tls = o->tls || place->tls || set.tls,
                                     .join_seconds = seconds};
     WEFT_TRY(wefti_secret_find(secret, set.home, &options.secret, NULL));
-    weft_status status = wefti_member_ask_health(&options, seconds, &job, &rank, out_by_standby);
+    weft_status status = wefti_question_begin(&options, seconds, &to->question);
     explicit_bzero(&options.secret, sizeof options.secret);
-    WEFT_TRY(status);
-    status = wefti_health_judge(&job, rank, o->limit_seconds, out);
-    wefti_free(rank);
     return status;
+}
+
+static weft_status end(const weft_health_options *o, asked *from, weft_health *out) {
+    wefti_job_health job;
+    wefti_rank_health *rank;
+    bool by_standby;
+    WEFT_TRY(wefti_question_end(from->question, &job, &rank, &by_standby));
+    weft_status status = wefti_health_judge(&job, rank, o->limit_seconds, out);
+    wefti_free(rank);
+    WEFT_TRY(status);
+    out->scheduler = wefti_strdup(by_standby ? from->place.standby : from->place.scheduler);
+    if (out->scheduler) return WEFT_OK;
+    weft_health_free(out);
+    WEFT_FAIL(WEFT_E_NOMEM, "no memory for an address");
 }
 
 weft_status weft_health_ask(const weft_health_options *options, weft_health *out) {
     static const weft_health_options defaults;
-    wefti_job_place place;
+    asked one;
     *out = (weft_health){0};
     if (!options) options = &defaults;
-    WEFT_TRY(wefti_job_place_of(options->job, options->scheduler, options->standby, &place));
-    bool by_standby;
-    WEFT_TRY(ask(options, &place, out, &by_standby));
-    out->scheduler = wefti_strdup(by_standby ? place.standby : place.scheduler);
-    if (out->scheduler) return WEFT_OK;
-    weft_health_free(out);
-    WEFT_FAIL(WEFT_E_NOMEM, "no memory for an address");
+    WEFT_TRY(begin(options, &one));
+    return end(options, &one, out);
+}
+
+static void note_failure(weft_health_answer *of, weft_status status) {
+    of->status = status;
+    if (status < 0) of->error = wefti_strdup(weft_error_message());
+}
+
+weft_status weft_health_ask_all(const weft_health_options *options, int count,
+                                weft_health_answer *out) {
+    asked *all;
+    for (int i = 0; i < count; i++) out[i] = (weft_health_answer){0};
+    if (count <= 0) return WEFT_OK;
+    WEFT_NEW_ARRAY(all, asked, count);
+    for (int i = 0; i < count; i++) note_failure(&out[i], begin(&options[i], &all[i]));
+    for (int i = 0; i < count; i++)
+        if (all[i].question) note_failure(&out[i], end(&options[i], &all[i], &out[i].health));
+    wefti_free(all);
+    for (int i = 0; i < count; i++) {
+        if (out[i].status >= 0 || out[i].error) continue;
+        weft_health_answers_free(out, count);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory for what schedulers have answered");
+    }
+    return WEFT_OK;
+}
+
+void weft_health_answers_free(weft_health_answer *answers, int count) {
+    for (int i = 0; i < count; i++) {
+        weft_health_free(&answers[i].health);
+        wefti_free(answers[i].error);
+        answers[i].error = NULL;
+    }
 }

@@ -5,11 +5,13 @@
 #include "base/memory.h"
 #include "launch/member/caller.h"
 
-typedef struct question {
+struct wefti_question {
     wefti_caller caller;
     wefti_job_health health;
     wefti_rank_health *rank;
-} question;
+    double seconds;
+    int64_t until_ns;
+};
 
 typedef enum wefti_question_state {                        /* rows of the table */
                                     WEFTI_QUESTION_ASKING, /* no answer yet */
@@ -22,7 +24,7 @@ static weft_status ask(wefti_caller *c) {
 }
 
 static weft_status told(wefti_caller *c, const wefti_frame *frame) {
-    question *q = (question *)c;
+    wefti_question *q = (wefti_question *)c;
     wefti_rank_health *rank;
     WEFT_TRY(wefti_health_decode(frame, &q->health, &rank));
     wefti_free(q->rank);
@@ -46,7 +48,7 @@ const wefti_protocol wefti_protocol_question = {
 
 bool wefti_member_finds_job(const wefti_member_options *options, double seconds) {
     const int64_t look_ns = 20000000, until = wefti_now_ns() + wefti_ns_of_seconds(seconds, 0);
-    question *q = wefti_calloc(1, sizeof *q);
+    wefti_question *q = wefti_calloc(1, sizeof *q);
     if (!q) return false;
     if (wefti_caller_begin(&q->caller, &wefti_protocol_question, options) < 0) {
         wefti_free(q);
@@ -76,24 +78,35 @@ bool wefti_member_runs_at(const wefti_member_options *like, const char *address)
     return runs;
 }
 
-weft_status wefti_member_ask_health(const wefti_member_options *options, double seconds,
-                                    wefti_job_health *out, wefti_rank_health **out_rank,
-                                    bool *out_by_standby) {
-    const int64_t look_ns = 50000000, until = wefti_now_ns() + wefti_ns_of_seconds(seconds, 0);
-    question *q;
-    WEFT_NEW(q, question);
+weft_status wefti_question_begin(const wefti_member_options *options, double seconds,
+                                 wefti_question **out) {
+    wefti_question *q;
+    WEFT_NEW(q, wefti_question);
+    q->seconds = seconds;
+    q->until_ns = wefti_now_ns() + wefti_ns_of_seconds(seconds, 0);
     weft_status status = wefti_caller_begin(&q->caller, &wefti_protocol_question, options);
     if (status < 0) {
         wefti_free(q);
         return status;
     }
+    pthread_mutex_lock(&q->caller.lock);
+    if (q->caller.shake_ns > wefti_ns_of_seconds(seconds / 3, 0) &&
+        wefti_caller_has_standby(&q->caller))
+        q->caller.shake_ns = wefti_ns_of_seconds(seconds / 3, 0);
+    pthread_mutex_unlock(&q->caller.lock);
+    *out = q;
+    return WEFT_OK;
+}
+
+weft_status wefti_question_end(wefti_question *q, wefti_job_health *out,
+                               wefti_rank_health **out_rank, bool *out_by_standby) {
+    const int64_t look_ns = 50000000;
+    weft_status status = WEFT_OK;
     wefti_caller *c = &q->caller;
     char places[WEFTI_CALLER_PLACES];
     char trouble[sizeof c->trouble] = "";
     pthread_mutex_lock(&c->lock);
-    if (c->shake_ns > wefti_ns_of_seconds(seconds / 3, 0) && wefti_caller_has_standby(c))
-        c->shake_ns = wefti_ns_of_seconds(seconds / 3, 0);
-    while (c->state == WEFTI_QUESTION_ASKING && wefti_now_ns() < until)
+    while (c->state == WEFTI_QUESTION_ASKING && wefti_now_ns() < q->until_ns)
         (void)wefti_caller_wait(c, wefti_now_ns() + look_ns);
     if (c->state == WEFTI_QUESTION_FAILED)
         status = wefti_caller_reason(c);
@@ -106,12 +119,14 @@ weft_status wefti_member_ask_health(const wefti_member_options *options, double 
     (void)wefti_caller_places(c, places);
     *out_by_standby = c->at_standby;
     const bool late = status == WEFT_E_TIMEOUT; /* whichever limit ended it */
+    const bool two = wefti_caller_has_standby(c);
+    const double seconds = q->seconds;
     pthread_mutex_unlock(&c->lock);
     wefti_caller_end(c);
     if (status < 0) wefti_free(q->rank);
     wefti_free(q);
     if (late)
         WEFT_FAIL(WEFT_E_TIMEOUT, "%s %s not answered within %.4g s: %s", places,
-                  options->standby && *options->standby ? "have" : "has", seconds, trouble);
+                  two ? "have" : "has", seconds, trouble);
     return status;
 }

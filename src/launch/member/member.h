@@ -141,10 +141,13 @@ weft_status wefti_watch_deposed(wefti_watch *watch) WEFT_CHECKED;
 /* WEFT_OK, or why it finds no scheduler any more, after join_seconds. */
 weft_status wefti_watch_check(wefti_watch *watch) WEFT_CHECKED;
 
-/* Asks the scheduler how the job does, for `seconds` at most. *out_rank: [out->ranks], to be freed;
- * NULL if there are none. *out_by_standby: the scheduler at options->standby has answered. */
-weft_status wefti_member_ask_health(const wefti_member_options *options, double seconds,
-                                    wefti_job_health *out, wefti_rank_health **out_rank,
-                                    bool *out_by_standby) WEFT_CHECKED;
+/* Asks the scheduler how the job does, for `seconds` at most, in a thread of its own. */
+typedef struct wefti_question wefti_question;
+weft_status wefti_question_begin(const wefti_member_options *options, double seconds,
+                                 wefti_question **out) WEFT_CHECKED;
+/* Waits for the answer, and frees. *out_rank: [out->ranks], to be freed; NULL if there are none.
+ * *out_by_standby: the scheduler at options->standby has answered. */
+weft_status wefti_question_end(wefti_question *question, wefti_job_health *out,
+                               wefti_rank_health **out_rank, bool *out_by_standby) WEFT_CHECKED;
 
 #endif
