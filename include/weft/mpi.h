@@ -30,6 +30,7 @@
 #include <string.h>
 
 #include "weft/transport.h"
+#include "weft/world.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -112,6 +113,8 @@ typedef struct wefti_mpi {
     wefti_mpi_requests pieces;                    /* in flight in several pieces */
     uint64_t number;
     int *free_lanes, lanes_free, lanes_room, lanes_used;
+    weft_world *world; /* NULL: it was left, or is none */
+    int key;           /* of the attribute that stands for it; without: MPI_KEYVAL_INVALID */
 } wefti_mpi;
 
 static inline weft_status wefti_mpi_fail(wefti_mpi *c, weft_status status, const char *message) {
@@ -513,6 +516,14 @@ static inline void wefti_mpi_abandon(void *context) {
     ((wefti_mpi *)context)->abandoned = true;
 }
 static inline void wefti_mpi_close(void *context) {
+    wefti_mpi *c = (wefti_mpi *)context;
+    int over = 0;
+    c->world = NULL; /* before the attribute goes */
+    (void)MPI_Finalized(&over);
+    if (!over && c->key != MPI_KEYVAL_INVALID) {
+        (void)MPI_Comm_delete_attr(MPI_COMM_SELF, c->key);
+        (void)MPI_Comm_free_keyval(&c->key);
+    }
     (void)wefti_mpi_part((wefti_mpi *)context);
 }
 
@@ -559,6 +570,7 @@ static inline weft_status weft_mpi_transport(MPI_Comm comm,
         c = &lost;
     }
     c->tell = tell;
+    c->key = MPI_KEYVAL_INVALID;
     c->comm = MPI_COMM_NULL;
     if ((code = MPI_Comm_dup(comm, &c->comm)) == MPI_SUCCESS)
         code = MPI_Comm_set_errhandler(c->comm, MPI_ERRORS_RETURN);
@@ -599,14 +611,41 @@ static inline weft_status weft_mpi_transport(MPI_Comm comm,
     return WEFT_OK;
 }
 
+/* --- a program that ends MPI before its world --- */
+
+/* MPI_Finalize deletes the attributes of MPI_COMM_SELF first, and waits for the other ranks then.
+ * They wait for this one, which looks alive: so it says that it will not come. */
+static inline int wefti_mpi_ends_early(MPI_Comm comm, int key, void *value, void *extra) {
+    wefti_mpi *c = (wefti_mpi *)value;
+    (void)comm;
+    (void)key;
+    (void)extra;
+    if (c->world) weft_world_fail(c->world, "it called MPI_Finalize before weft_world_leave");
+    c->world = NULL;
+    return MPI_SUCCESS;
+}
+/* Without the attribute the other ranks hear of it later, when their time limit is up. */
+static inline void wefti_mpi_guard(wefti_mpi *c, weft_world *world) {
+    if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, wefti_mpi_ends_early, &c->key, NULL) !=
+        MPI_SUCCESS)
+        c->key = MPI_KEYVAL_INVALID;
+    else if (MPI_Comm_set_attr(MPI_COMM_SELF, c->key, c) == MPI_SUCCESS)
+        c->world = world;
+    else
+        (void)MPI_Comm_free_keyval(&c->key);
+}
+
 /** Make a world of the ranks of `comm`, which stays the program's own. Collective over `comm`. NULL
  * options: defaults. WEFT_E_ARG outside MPI_Init and MPI_Finalize; WEFT_E_PEER with MPI's own
- * message if MPI fails. */
+ * message if MPI fails. A rank that calls MPI_Finalize before weft_world_leave fails the world: the
+ * calls of the other ranks name it at once. */
 static inline weft_status weft_world_from_mpi(MPI_Comm comm, const weft_world_options *options,
                                               weft_world **out) {
     weft_transport transport;
     weft_status status = weft_mpi_transport(comm, weft_error_raise, &transport);
-    return status < 0 ? status : weft_world_from_transport(&transport, options, out);
+    if (status >= 0) status = weft_world_from_transport(&transport, options, out);
+    if (status >= 0) wefti_mpi_guard((wefti_mpi *)transport.context, *out);
+    return status;
 }
 
 #ifdef __cplusplus

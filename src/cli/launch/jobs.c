@@ -20,15 +20,15 @@ static const cli_option options[] = {
 static const double timeout_seconds = 2;
 
 /* A job, and what its scheduler has said. */
-typedef struct row {
+typedef struct jobs_row {
     const weft_running_job *job;
     const char *silent; /* why it says nothing; NULL: it has answered */
     const weft_health *health;
-} row;
+} jobs_row;
 
 /* All in reach are asked at once, so that silent ones cost one time limit. */
 static weft_status ask(const weft_jobs *jobs, double timeout, weft_health_answer *answers,
-                       row *rows) {
+                       jobs_row *rows) {
     weft_health_options *questions = calloc((size_t)jobs->count, sizeof *questions);
     int asked = 0;
     if (!questions) return weft_error_raise(WEFT_E_NOMEM, "no memory for the jobs of a host");
@@ -40,7 +40,8 @@ static weft_status ask(const weft_jobs *jobs, double timeout, weft_health_answer
     const weft_status status = weft_health_ask_all(questions, asked, answers);
     for (int i = 0, k = 0; i < jobs->count; i++) {
         static const weft_health unknown;
-        rows[i] = (row){&jobs->job[i], "runs in another network namespace: ask it there", &unknown};
+        rows[i] =
+            (jobs_row){&jobs->job[i], "runs in another network namespace: ask it there", &unknown};
         if (jobs->job[i].elsewhere) continue;
         rows[i].silent = answers[k].error;
         rows[i].health = &answers[k++].health;
@@ -49,7 +50,7 @@ static weft_status ask(const weft_jobs *jobs, double timeout, weft_health_answer
     return status;
 }
 
-static void print_json(const row *rows, int count) {
+static void print_json(const jobs_row *rows, int count) {
     cli_json json;
     cli_json_begin(&json, stdout);
     cli_json_array(&json, "jobs");
@@ -72,7 +73,7 @@ static void print_json(const row *rows, int count) {
     cli_json_end(&json);
 }
 
-static void print_text(const row *rows, int count) {
+static void print_text(const jobs_row *rows, int count) {
     static const cli_column columns[] = {
         {"job", 8, 0, true},        {"ranks", 5, 2, false}, {"step", 8, 0, false},
         {"scheduler", 21, 2, true}, {"folder", 6, 2, true},
@@ -99,7 +100,7 @@ static void print_text(const row *rows, int count) {
 static int show(const weft_jobs *jobs, const jobs_options *v) {
     const size_t room = jobs->count > 0 ? (size_t)jobs->count : 1;
     weft_health_answer *answers = calloc(room, sizeof *answers);
-    row *rows = calloc(room, sizeof *rows);
+    jobs_row *rows = calloc(room, sizeof *rows);
     weft_status status = WEFT_OK;
     if (!answers || !rows)
         status = weft_error_raise(WEFT_E_NOMEM, "no memory for the jobs of a host");

@@ -1,0 +1,20 @@
+#!/bin/sh
+# One rank of an MPI program ends before the others: it finalises MPI, ends its process, or leaves the world. The others wait for it,
+# and name it. The limit of a wait is half an hour here, and a run of this test has four minutes.
+. tests/mpi/run.inc
+for flavour in $flavours; do
+    compile "$flavour" "$work/early" tests/mpi/early.c || continue
+    good "$flavour" 3 "$work/early" void
+    for how in finalize leave; do
+        good "$flavour" 3 "$work/early" $how
+        for rank in 0 2; do
+            grep "^rank $rank: -" "$work/out" | grep -q 'rank 1' || fail "$flavour, $how: rank $rank names nobody" "$work/out"
+        done
+    done
+    grep -q 'has left' "$work/out" || fail "$flavour: what rank 1 did" "$work/out"
+    # mpirun may end the others before they have said a word; then it says who ended.
+    ranks "$flavour" 3 "$work/early" exit >"$work/out" 2>&1
+    code=$?
+    [ $code != 124 ] && [ $code != 137 ] && grep -qi 'rank[^a-z]*1\b' "$work/out" || fail "$flavour, exit: $code" "$work/out"
+done
+exit $failed
