@@ -339,6 +339,34 @@ static void replicas_if_everything_fits(void **state) {
     source_free(&m);
 }
 
+/* Guesses put each of these far behind other plans. */
+static void no_plain_plan_is_faster(void **state) {
+    (void)state;
+    static const char *const plain[] = {"dp=12",
+                                        "pp=12",
+                                        "pp=1",
+                                        "tp=1",
+                                        "dp=12 level=0 recompute=none",
+                                        "dp=12 level=1 recompute=none",
+                                        "dp=12 level=3 recompute=full",
+                                        "tp=1 pp=12 recompute=none"};
+    source m = {.dtype = WEFT_BF16, .config = language(WEFT_FAMILY_LLAMA, 24, 32, 8000, 512)};
+    m.config.heads = m.config.kv_heads = 2, m.config.head_dim = 16;
+    question q = {
+        "hosts=4 gpus=3 gpu=a100-80g intra=300e9,2e-6 inter=10e9,5e-6", NULL, 12, 24, 0, 0};
+    wefti_joint_answer a = answered(&m, &q);
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
+        q.fix = plain[i];
+        wefti_joint_answer other = answered(&m, &q);
+        if (!(a.prediction->step_seconds <= other.prediction->step_seconds * 1.002))
+            fail_msg("found %.9g s, but %s takes %.9g s", a.prediction->step_seconds, plain[i],
+                     other.prediction->step_seconds);
+        wefti_joint_answer_free(&other);
+    }
+    wefti_joint_answer_free(&a);
+    source_free(&m);
+}
+
 /* Hosts that are slow to reach: stages lie on them, and no axis of the mesh crosses them. */
 static void stages_across_slow_links(void **state) {
     (void)state;
@@ -573,6 +601,7 @@ int main(void) {
         cmocka_unit_test(budgets_and_texts_hold),
         cmocka_unit_test(a_plan_may_take_nearly_all_memory),
         cmocka_unit_test(replicas_if_everything_fits),
+        cmocka_unit_test(no_plain_plan_is_faster),
         cmocka_unit_test(stages_across_slow_links),
         cmocka_unit_test(tensors_on_fast_links),
         cmocka_unit_test(experts_are_shared_out),

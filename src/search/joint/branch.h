@@ -258,6 +258,7 @@ weft_status wefti_joint_is_alike(wefti_joint_branch *s, const wefti_degrees *deg
 
 /* near.c */
 weft_status wefti_joint_walk_plain(wefti_joint_branch *s) WEFT_CHECKED;
+weft_status wefti_joint_walk_singles(wefti_joint_branch *s) WEFT_CHECKED;
 weft_status wefti_joint_walk_neighbours(wefti_joint_branch *s) WEFT_CHECKED;
 
 /* refuse.c: WEFT_E_NOMEM, WEFT_E_ARG with a message; WEFT_OK if it finds a plan after all. */

@@ -1,23 +1,30 @@
-/* Plans that the search walks whatever the guesses of splits say: plain ones first, and at last the
- * neighbours of the best plan.
+/* Plans that the search walks whatever the guesses of splits say: plain ones first, then the best
+ * ones of each single constraint, and at last the neighbours of the best plans.
  *
  * Guesses order the splits of the whole space, and they are wrong by up to a factor of two. So a
  * plain layout, or a plan that differs from the best one in one decision, could be faster and never
- * be walked. A few constraints cut both sets out of the space.
+ * be walked. The sets are parts of the space that a few constraints cut out of it:
  *
- * - Plain plans: one axis has all devices, or one has the devices of a host and another the hosts.
- * - Neighbours: one decision differs from those of the best plan, or two degrees share their
- *   devices otherwise. Then level, recomputation and schedule are free.
+ * - Plain: one axis has all devices, or one has the devices of a host and another one the hosts.
+ *   Each level and each recomputation has a part of its own.
+ * - Single: for each value of a degree, the split with this value and the least guess.
+ * - Neighbours: one decision differs from those of a plan, or two degrees share their devices
+ *   otherwise. Then level, recomputation and schedule follow: they are free.
  *
  * Of each part the candidates with the least guesses are walked. A better plan has neighbours of
- * its own: this is a local search, which ends when a pass over all parts finds nothing. */
+ * its own: this is a local search. It ends when a pass over all parts finds nothing, and begins
+ * again at the best plans with other splits. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "search/joint/branch.h"
 
-enum { OF_PART = 4, OF_SPLIT = 2 };
+/* How many candidates of a part are walked, and how many of these may share their split. */
+typedef struct breadth {
+    int of_part, of_split;
+} breadth;
+static const breadth usual = {5, 2}, narrow = {2, 2};
 
 typedef struct part {
     wefti_joint_branch *s;
@@ -85,18 +92,19 @@ static int alike(const part *p, int64_t end) {
 }
 
 /* Walks the best candidates of the part that the constraints cut out. */
-static weft_status walk_part(wefti_joint_branch *s, const wefti_joint_fix *fix) {
+static weft_status walk_part(wefti_joint_branch *s, const wefti_joint_fix *fix, breadth most) {
     part p = {.s = s, .j = s->j, .problem = *s->j.problem};
     const wefti_joint_visit visit = {&p, push_split};
     p.problem.fix = *fix;
     p.j.problem = &p.problem;
+    if (wefti_joint_is_over(s)) return WEFT_OK;
     weft_status status = wefti_joint_splits(&p.j, &visit);
     bool several = false; /* splits */
     for (int64_t i = 1; i < p.count; i++)
         several |= !wefti_joint_same_split(&p.items[0].degrees, &p.items[i].degrees);
     if (status >= 0 && p.count) qsort(p.items, (size_t)p.count, sizeof *p.items, by_guess);
-    for (int64_t i = 0, walks = 0; i < p.count && walks < OF_PART && status >= 0; i++) {
-        if (!may_walk(s, &p.items[i]) || (several && alike(&p, i) >= OF_SPLIT)) continue;
+    for (int64_t i = 0, walks = 0; i < p.count && walks < most.of_part && status >= 0; i++) {
+        if (!may_walk(s, &p.items[i]) || (several && alike(&p, i) >= most.of_split)) continue;
         walks++;
         status = wefti_joint_walk_candidate(s, &p.items[i].degrees, &p.items[i]);
     }
@@ -117,14 +125,22 @@ static const int axes[] = {WEFTI_JOINT_DATA, WEFTI_JOINT_TENSOR, WEFTI_JOINT_STA
                            WEFTI_JOINT_CONTEXT, WEFTI_JOINT_EXPERT};
 enum { NEAR_AXES = sizeof axes / sizeof *axes };
 
-/* `inner` devices for axis a, `outer` for axis b; a == b: all for one axis. */
+/* `inner` devices for axis a, `outer` for axis b; a == b: all for one axis. Guesses of levels and
+ * of recomputation are the worst ones, so each of them is walked. */
 static weft_status walk_axes(wefti_joint_branch *s, int a, int b, int32_t inner, int32_t outer) {
     wefti_joint_fix fix = s->j.problem->fix;
     for (int k = 0; k < NEAR_AXES; k++) {
         const int32_t value = (k == a ? inner : 1) * (k == b ? outer : 1);
         if (!set(&fix, axes[k], value)) return WEFT_OK;
     }
-    return walk_part(s, &fix);
+    WEFT_TRY(walk_part(s, &fix, usual));
+    for (int32_t level = 0; level <= 3; level++)
+        for (int32_t mode = WEFT_RECOMPUTE_NONE; mode <= (int32_t)WEFT_RECOMPUTE_FULL; mode++) {
+            wefti_joint_fix each = fix;
+            if (set(&each, WEFTI_JOINT_LEVEL, level) && set(&each, WEFTI_JOINT_RECOMPUTE, mode))
+                WEFT_TRY(walk_part(s, &each, narrow));
+        }
+    return WEFT_OK;
 }
 
 weft_status wefti_joint_walk_plain(wefti_joint_branch *s) {
@@ -185,21 +201,94 @@ static const unsigned steps[] = {
     BIT(CONTEXT) | BIT(EXPERT) | FOLLOWING,
 };
 
-static weft_status walk_step(wefti_joint_branch *s, unsigned freed) {
-    wefti_joint_fix fix = like(&s->out->degrees);
+static weft_status walk_step(wefti_joint_branch *s, const wefti_degrees *from, unsigned freed) {
+    wefti_joint_fix fix = like(from);
     for (int d = 0; d < WEFTI_JOINT_COUNT; d++)
         if (freed & 1u << d) fix.value[d] = s->j.problem->fix.value[d];
-    return walk_part(s, &fix);
+    return walk_part(s, &fix, usual);
 }
 
-/* After a better plan the first step comes again: steps that change one decision have few
- * candidates, of which most are past. */
-weft_status wefti_joint_walk_neighbours(wefti_joint_branch *s) {
+/* After a better plan the first step comes again, from there: steps that change one decision have
+ * few candidates, of which most are past. */
+static weft_status walk_from(wefti_joint_branch *s, wefti_degrees from) {
     enum { STEPS = sizeof steps / sizeof *steps };
     for (int i = 0; i < STEPS && s->out->prediction && !wefti_joint_is_over(s); i++) {
         const double before = wefti_joint_best(s);
-        WEFT_TRY(walk_step(s, steps[i]));
-        if (wefti_joint_best(s) < before) i = -1;
+        WEFT_TRY(walk_step(s, &from, steps[i]));
+        if (wefti_joint_best(s) >= before) continue;
+        from = s->out->degrees;
+        i = -1;
+    }
+    return WEFT_OK;
+}
+
+/* The best plan of those whose devices are divided otherwise than in each of `known`; NULL: none.
+ */
+static const wefti_joint_walked *other_start(const wefti_joint_branch *s,
+                                             const wefti_degrees *known, int count) {
+    for (int i = 0; i < s->out->walked_count; i++) {
+        const wefti_joint_walked *x = &s->out->walked[i];
+        bool seen = !x->fits;
+        for (int k = 0; k < count; k++) seen |= wefti_joint_same_split(&x->degrees, &known[k]);
+        if (!seen) return x;
+    }
+    return NULL;
+}
+
+/* The neighbours of the best plan, then those of the best ones with other splits. */
+weft_status wefti_joint_walk_neighbours(wefti_joint_branch *s) {
+    enum { STARTS = 4 };
+    wefti_degrees from[STARTS];
+    for (int k = 0; k < STARTS; k++) {
+        const wefti_joint_walked *start = other_start(s, from, k);
+        if (!start || start->seconds > WEFTI_GUESS_START * wefti_joint_best(s)) return WEFT_OK;
+        from[k] = start->degrees;
+        WEFT_TRY(walk_from(s, from[k]));
+    }
+    return WEFT_OK;
+}
+
+/* ---- one constraint ---- */
+
+enum { SINGLE_VALUES = 64 };
+typedef struct single {
+    const wefti_joint_item *item;
+    int32_t value;
+} single;
+
+/* The split with the least guess for each value of a dimension. Returns how many there are. */
+static int choices_of(const wefti_joint_branch *s, int dimension, single out[SINGLE_VALUES]) {
+    int count = 0;
+    for (int64_t i = 0; i < s->numbered; i++) {
+        const wefti_joint_item *x = &s->items[i];
+        if (x->kind != WEFTI_JOINT_COARSE || !isfinite(x->guess)) continue;
+        const int32_t value = like(&x->degrees).value[dimension];
+        int k = 0;
+        while (k < count && out[k].value != value) k++;
+        if (k == SINGLE_VALUES) continue;
+        if (k == count)
+            out[count++] = (single){x, value};
+        else if (x->guess < out[k].item->guess)
+            out[k].item = x;
+    }
+    return count;
+}
+
+weft_status wefti_joint_walk_singles(wefti_joint_branch *s) {
+    static const int dimensions[] = {
+        WEFTI_JOINT_STAGES,  WEFTI_JOINT_TENSOR,    WEFTI_JOINT_DATA,        WEFTI_JOINT_EXPERT,
+        WEFTI_JOINT_CONTEXT, WEFTI_JOINT_RECOMPUTE, WEFTI_JOINT_MICROBATCHES};
+    for (size_t d = 0; d < sizeof dimensions / sizeof *dimensions; d++) {
+        single of[SINGLE_VALUES];
+        const int count = choices_of(s, dimensions[d], of);
+        for (int k = 0; k < count; k++) {
+            const wefti_degrees split = of[k].item->degrees;
+            wefti_joint_fix fix = like(&split);
+            const unsigned open = BIT(CHUNKS) | BIT(SCHEDULE) | BIT(LEVEL) | BIT(SHARD);
+            for (int o = 0; o < WEFTI_JOINT_COUNT; o++)
+                if (open & 1u << o) fix.value[o] = s->j.problem->fix.value[o];
+            WEFT_TRY(walk_part(s, &fix, narrow));
+        }
     }
     return WEFT_OK;
 }

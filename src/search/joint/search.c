@@ -380,9 +380,16 @@ static void note_bound(wefti_joint_branch *s) {
     s->out->exhausted = least * s->ratio >= wefti_joint_best(s);
 }
 
+/* Walks for few devices are short, so there may be many of them: as a part of the effort. */
+static double more_on_few(const wefti_joint_branch *s) {
+    const double times = s->j.devices / WEFTI_GUESS_FEW;
+    return 1 / (1 + times * times);
+}
+
 /* Walks on larger machines take longer, so there are fewer of them. */
 static weft_status walk_neighbours(wefti_joint_branch *s) {
-    wefti_joint_begin_phase(s, WEFTI_GUESS_NEIGHBOURS / wefti_joint_larger_machine(s));
+    wefti_joint_begin_phase(s, more_on_few(s) +
+                                   WEFTI_GUESS_NEIGHBOURS / wefti_joint_larger_machine(s));
     return wefti_joint_walk_neighbours(s);
 }
 
@@ -393,11 +400,15 @@ static weft_status search_round(wefti_joint_branch *s) {
     if (local && s->round == WEFTI_JOINT_ROUND) {
         wefti_joint_begin_phase(s, 1);
         WEFT_TRY(branch(s, true));
-        wefti_joint_begin_phase(s, WEFTI_GUESS_PLAIN);
+        wefti_joint_begin_phase(s, WEFTI_GUESS_PLAIN + more_on_few(s));
         WEFT_TRY(wefti_joint_walk_plain(s));
     }
     wefti_joint_begin_phase(s, 1);
     WEFT_TRY(branch(s, false));
+    if (local && s->round == WEFTI_JOINT_ROUND) {
+        wefti_joint_begin_phase(s, more_on_few(s));
+        WEFT_TRY(wefti_joint_walk_singles(s));
+    }
     if (local) WEFT_TRY(walk_neighbours(s));
     const double before = wefti_joint_best(s);
     wefti_joint_begin_phase(s, 1);

@@ -42,6 +42,8 @@
 #define WEFTI_GUESS_COSTLY             1.8     /* of a phase's effort: a walk beyond it is put off      : time of a search */
 #define WEFTI_GUESS_NEIGHBOURS         0.5     /* of a round's effort, for neighbours                   : time, and the local search */
 #define WEFTI_GUESS_PLAIN              0.125   /* of it, for plain plans                                : time, and plain plans */
+#define WEFTI_GUESS_FEW                24.0    /* devices: on fewer, local walks have a round's effort   : time, and answers for small machines */
+#define WEFTI_GUESS_START              1.25    /* of the best step: no local search begins at longer plans : time, and the local search */
 #define WEFTI_GUESS_CONTEXT_EFFORT     1.5     /* a walk's effort grows with cp to this power           : time of a search */
 /* clang-format on */
 
