@@ -34,6 +34,10 @@ typedef struct part {
     int64_t count, cap;
 } part;
 
+static bool may_be_better(const wefti_joint_branch *s, const wefti_joint_line_bound *b) {
+    return b->bytes <= (double)s->j.limit && b->seconds * s->ratio < wefti_joint_best(s);
+}
+
 static weft_status push(void *context, const wefti_degrees *d) {
     part *p = context;
     wefti_joint_branch *s = p->s;
@@ -41,8 +45,7 @@ static weft_status push(void *context, const wefti_degrees *d) {
     if (wefti_joint_is_large(d) || wefti_joint_is_past(s, d)) return WEFT_OK;
     WEFT_TRY(wefti_joint_coarse_bound(s, d, &b));
     const double about = b.guess_bytes[d->level];
-    if (b.bytes > (double)s->j.limit || b.seconds * s->ratio >= wefti_joint_best(s) ||
-        wefti_joint_fitting_of(s, about) == WEFTI_JOINT_TOO_LARGE)
+    if (!may_be_better(s, &b) || wefti_joint_fitting_of(s, about) == WEFTI_JOINT_TOO_LARGE)
         return WEFT_OK;
     const double work = b.about.work + b.about.further;
     wefti_joint_item x = {.degrees = *d, .bound = b.seconds, .bytes = b.bytes, .about = about};
@@ -63,8 +66,11 @@ static weft_status push_split(void *context, const wefti_degrees *split) {
         if (fixed >= 0 && fixed != mode) continue;
         bool alike;
         d.recompute = (weft_recompute)mode;
+        wefti_joint_line_bound b; /* of all schedules */
         WEFT_TRY(wefti_joint_is_alike(p->s, &d, &alike));
         if (alike) continue;
+        WEFT_TRY(wefti_joint_coarse_bound(p->s, &d, &b));
+        if (!may_be_better(p->s, &b)) continue;
         WEFT_TRY(wefti_joint_schedules(&p->j, &d, &visit));
     }
     return WEFT_OK;
@@ -76,11 +82,15 @@ static int by_guess(const void *a, const void *b) {
     return memcmp(&x->degrees, &y->degrees, sizeof x->degrees);
 }
 
-static bool may_walk(const wefti_joint_branch *s, const wefti_joint_item *x) {
+/* Whether the phase admits a walk of this effort. */
+static bool has_left(const wefti_joint_branch *s, double effort) {
     return s->out->prediction && !wefti_joint_is_over(s) &&
-           x->bound * s->ratio < wefti_joint_best(s) &&
-           wefti_joint_spent(s) + wefti_joint_walk_effort(&x->degrees) <=
-               s->share * wefti_joint_effort_budget(s);
+           wefti_joint_spent(s) + effort <= s->share * wefti_joint_effort_budget(s);
+}
+
+static bool may_walk(const wefti_joint_branch *s, const wefti_joint_item *x) {
+    return x->bound * s->ratio < wefti_joint_best(s) &&
+           has_left(s, wefti_joint_walk_effort(&x->degrees));
 }
 
 /* How many of the first `end` items have the same degrees and microbatches. */
@@ -97,7 +107,7 @@ static weft_status walk_part(wefti_joint_branch *s, const wefti_joint_fix *fix, 
     const wefti_joint_visit visit = {&p, push_split};
     p.problem.fix = *fix;
     p.j.problem = &p.problem;
-    if (wefti_joint_is_over(s)) return WEFT_OK;
+    if (!has_left(s, 0)) return WEFT_OK;
     weft_status status = wefti_joint_splits(&p.j, &visit);
     bool several = false; /* splits */
     for (int64_t i = 1; i < p.count; i++)
