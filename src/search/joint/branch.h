@@ -95,6 +95,7 @@ typedef struct wefti_joint_branch {
     bool outwards; /* levels of links are slower from the innermost one on */
     wefti_joint_answer *out;
     double parameters;     /* bytes of the whole model's */
+    double tensors;        /* how many of them have gradients */
     bool guessing;         /* the least guess is taken next, not the least bound */
     int32_t tight_misfits; /* tight candidates that were walked and did not fit */
     double tight_effort;   /* of programs for tight splits */
@@ -167,7 +168,12 @@ int32_t wefti_joint_stride_of(const wefti_degrees *d, int which);
 bool wefti_joint_is_slower_outwards(const wefti_machine_model *m);
 wefti_degrees wefti_joint_in_usual_order(const wefti_degrees *degrees);
 
-/* guess/guess.c: seconds of the products of a step, and of its work, about. `products`, `work`:
+/* guess/guess.c */
+/* Seconds of the update, and of transfers between replicas that no kernel hides, about. `work`:
+ * seconds of all microbatches on a stage. */
+double wefti_joint_guess_exposed(const wefti_joint_branch *s, const wefti_degrees *d, double work,
+                                 int level);
+/* Seconds of the products of a step, and of its work, about. `products`, `work`:
  * without recomputation, and if all stages begin at once. */
 double wefti_joint_guess_products(const wefti_joint_branch *s, const wefti_degrees *d,
                                   double products);

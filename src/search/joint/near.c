@@ -6,7 +6,6 @@
  * be walked. The sets are parts of the space that a few constraints cut out of it:
  *
  * - Plain: one axis has all devices, or one has the devices of a host and another one the hosts.
- *   Each level and each recomputation has a part of its own.
  * - Single: for each value of a degree, the split with this value and the least guess.
  * - Neighbours: one decision differs from those of a plan, or two degrees share their devices
  *   otherwise. Then level, recomputation and schedule follow: they are free.
@@ -50,7 +49,7 @@ static weft_status push(void *context, const wefti_degrees *d) {
     const double work = b.about.work + b.about.further;
     wefti_joint_item x = {.degrees = *d, .bound = b.seconds, .bytes = b.bytes, .about = about};
     x.guess = work + wefti_joint_guess_bubble(&s->j, d, work) +
-              wefti_joint_guess_exposed(&s->j, d, s->parameters, work, d->level);
+              wefti_joint_guess_exposed(s, d, work, d->level);
     WEFT_TRY(WEFT_GROW(p->items, p->count, p->cap));
     p->items[p->count++] = x;
     return WEFT_OK;
@@ -90,6 +89,7 @@ static bool has_left(const wefti_joint_branch *s, double effort) {
 
 static bool may_walk(const wefti_joint_branch *s, const wefti_joint_item *x) {
     return x->bound * s->ratio < wefti_joint_best(s) &&
+           x->guess < WEFTI_GUESS_START * wefti_joint_best(s) &&
            has_left(s, wefti_joint_walk_effort(&x->degrees));
 }
 
@@ -135,22 +135,14 @@ static const int axes[] = {WEFTI_JOINT_DATA, WEFTI_JOINT_TENSOR, WEFTI_JOINT_STA
                            WEFTI_JOINT_CONTEXT, WEFTI_JOINT_EXPERT};
 enum { NEAR_AXES = sizeof axes / sizeof *axes };
 
-/* `inner` devices for axis a, `outer` for axis b; a == b: all for one axis. Guesses of levels and
- * of recomputation are the worst ones, so each of them is walked. */
+/* `inner` devices for axis a, `outer` for axis b; a == b: all for one axis. */
 static weft_status walk_axes(wefti_joint_branch *s, int a, int b, int32_t inner, int32_t outer) {
     wefti_joint_fix fix = s->j.problem->fix;
     for (int k = 0; k < NEAR_AXES; k++) {
         const int32_t value = (k == a ? inner : 1) * (k == b ? outer : 1);
         if (!set(&fix, axes[k], value)) return WEFT_OK;
     }
-    WEFT_TRY(walk_part(s, &fix, usual));
-    for (int32_t level = 0; level <= 3; level++)
-        for (int32_t mode = WEFT_RECOMPUTE_NONE; mode <= (int32_t)WEFT_RECOMPUTE_FULL; mode++) {
-            wefti_joint_fix each = fix;
-            if (set(&each, WEFTI_JOINT_LEVEL, level) && set(&each, WEFTI_JOINT_RECOMPUTE, mode))
-                WEFT_TRY(walk_part(s, &each, narrow));
-        }
-    return WEFT_OK;
+    return walk_part(s, &fix, usual);
 }
 
 weft_status wefti_joint_walk_plain(wefti_joint_branch *s) {

@@ -80,6 +80,7 @@ typedef struct wefti_joint_line {
     double parameters, optimizer, trained;
     double whole_parameters, whole_optimizer, whole_trained;
     double shared_blocks; /* of the trained parameters of blocks that levels 2 and 3 share */
+    double tensors;       /* how many parameters have gradients */
 } wefti_joint_line;
 
 /* Of parameters, gradients and the optimizer, on one device. Layouts of gradients, and so transfers
@@ -276,10 +277,6 @@ weft_status wefti_joint_cells_find(wefti_joint *j, const wefti_degrees *degrees,
                                    const weft_plan *plan, wefti_joint_cells *out) WEFT_CHECKED;
 
 /* guess/guess.c */
-/* Seconds of transfers between replicas that no kernel hides, about. `parameters`: bytes of the
- * whole model's; `work`: seconds of all microbatches on a stage. */
-double wefti_joint_guess_exposed(const wefti_joint *j, const wefti_degrees *degrees,
-                                 double parameters, double work, int level);
 double wefti_joint_guess_bubble(const wefti_joint *j, const wefti_degrees *degrees, double work);
 
 /* space.c */

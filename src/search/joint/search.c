@@ -40,7 +40,7 @@ static double guess_of_split(const wefti_joint_branch *s, const wefti_degrees *d
         if (wefti_joint_fitting_of(s, b->guess_bytes[level]) > fitting ||
             (fixed >= 0 && fixed != level))
             continue;
-        const double exposed = wefti_joint_guess_exposed(&s->j, d, s->parameters, work, level);
+        const double exposed = wefti_joint_guess_exposed(s, d, work, level);
         if (exposed < least) least = exposed;
     }
     /* Other orders of axes are seldom better. */
@@ -147,7 +147,7 @@ static weft_status push_candidate(wefti_joint_branch *s, const wefti_degrees *d,
     s->out->candidates++;
     WEFT_TRY(wefti_joint_bytes_of_draft(s, d, work, &bytes, &about));
     /* The candidate's own bound tells its schedule from others; that of its split does not. */
-    const double exposed = wefti_joint_guess_exposed(&s->j, d, s->parameters, b.seconds, d->level);
+    const double exposed = wefti_joint_guess_exposed(s, d, b.seconds, d->level);
     /* With weights' gradients apart, what has been recomputed stays. */
     const bool stays = wefti_schedule_splits(d->schedule) && d->recompute == WEFT_RECOMPUTE_FULL;
     bool alike;

@@ -572,6 +572,7 @@ weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees 
     for (int l = 0; l < 4; l++)
         out->guess_bytes[l] = guess_bytes(s, d, l, WEFTI_GUESS_KEPT * kept, frame, &divided);
     s->parameters = base.whole_parameters;
+    s->tensors = base.tensors;
     return WEFT_OK;
 }
 

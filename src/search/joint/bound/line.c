@@ -249,6 +249,7 @@ static void read_tensors(const wefti_joint *j, const wefti_program *p, wefti_joi
         *(state ? &out->whole_optimizer : &out->whole_parameters) +=
             times * (double)weft_desc_bytes(&t->whole);
         if (state || t->frozen) continue;
+        out->tensors += times;
         out->trained += times * (double)weft_desc_bytes(&t->desc);
         out->whole_trained += times * (double)weft_desc_bytes(&t->whole);
         /* All blocks are like the middle one. A backward pass may not read biases. */

@@ -3,46 +3,63 @@
 #include "cost/cost.h"
 #include "search/joint/branch.h"
 
-/* An all-reduce of the gradients on each stage. */
-static double reduction(const wefti_joint *j, const wefti_degrees *d, double parameters) {
+/* Blocks of each level in a block of the next one, of all replicas. Those that do not divide
+ * equally: as many of a host as there is room for. */
+static void levels_of_replicas(const wefti_joint *j, const wefti_degrees *d, int32_t replicas,
+                               int32_t per_level[WEFTI_LEVELS_MAX]) {
     const wefti_machine_model *m = j->problem->machine;
-    const int32_t replicas = d->data * d->context * d->expert, mesh = j->devices / d->stages;
-    const int32_t host = wefti_model_per_host(m), room = host > d->tensor ? host / d->tensor : 1;
+    const int32_t stride = d->order[3] == 3 ? d->tensor : 1;
+    const int32_t host = wefti_model_per_host(m), room = host > stride ? host / stride : 1;
     const int32_t within = replicas < room ? replicas : room;
-    int32_t per_level[WEFTI_LEVELS_MAX] = {0};
-    if (replicas == 1) return 0;
+    if (wefti_joint_levels_of(m, &(wefti_joint_axis){stride, replicas, 1}, per_level)) return;
     for (int32_t l = 0; l < m->level_count; l++) per_level[l] = 1;
     per_level[m->host_level] = within;
     per_level[m->level_count - 1] *= replicas / within;
-    return wefti_collective_seconds(m, WEFTI_TRANSFER_ALL_REDUCE,
-                                    parameters / d->tensor / d->expert / d->stages, per_level,
+}
+
+/* An all-reduce of this part of the gradients on each stage. `bytes`: of the whole model's. */
+static double reduction(const wefti_joint *j, const wefti_degrees *d, double bytes) {
+    const int32_t replicas = d->data * d->context * d->expert, mesh = j->devices / d->stages;
+    int32_t per_level[WEFTI_LEVELS_MAX] = {0};
+    if (replicas == 1) return 0;
+    levels_of_replicas(j, d, replicas, per_level);
+    return wefti_collective_seconds(j->problem->machine, WEFTI_TRANSFER_ALL_REDUCE,
+                                    bytes / d->tensor / d->expert / d->stages, per_level,
                                     (wefti_active){0, mesh});
 }
 
 /* Kernels of the update: gradients, parameters and their states are read and written. */
-static double update_of(const wefti_joint *j, const wefti_degrees *d, double parameters,
-                        int level) {
+static double update_of(const wefti_joint_branch *s, const wefti_degrees *d, int level) {
     enum { TIMES = 8 };
+    const wefti_device_model *device = &s->j.problem->machine->device;
     const int32_t sharing = level ? d->data * d->context : 1;
-    return TIMES * parameters / d->tensor / d->expert / d->stages / sharing /
-           j->problem->machine->device.memory_bytes_per_second.value;
+    return TIMES * s->parameters / d->tensor / d->expert / d->stages / sharing /
+               device->memory_bytes_per_second.value +
+           WEFTI_GUESS_UPDATE_KERNELS * device->launch_seconds.value * s->tensors / d->stages;
 }
 
-double wefti_joint_guess_exposed(const wefti_joint *j, const wefti_degrees *d, double parameters,
-                                 double work, int level) {
-    const double all = reduction(j, d, parameters), m = d->microbatches;
-    const double update = update_of(j, d, parameters, level);
+/* From level 1 on each parameter has transfers of its own, and so latencies: those of a scatter and
+ * a gather, of a scatter for each microbatch, or of two gathers and a scatter each time. */
+static double latencies_of(const wefti_joint_branch *s, const wefti_degrees *d, int level) {
+    const double m = d->microbatches;
+    const double times[] = {0, 1, 0.5 * (m + 1), 1.5 * m}; /* in all-reduces */
+    return times[level] * reduction(&s->j, d, 0) * s->tensors / d->stages;
+}
+
+double wefti_joint_guess_exposed(const wefti_joint_branch *s, const wefti_degrees *d, double work,
+                                 int level) {
+    const double all = reduction(&s->j, d, s->parameters), m = d->microbatches;
+    const double state = update_of(s, d, level) + latencies_of(s, d, level);
     const double backward = WEFTI_GUESS_BACKWARD * work / m; /* of the last microbatch */
     /* Each microbatch gathers parameters twice and reduces gradients once: half as much each. About
      * half of it finds kernels to hide behind; less of what follows the last microbatch does. */
     if (level >= 3)
-        return update + (d->context > 1 ? WEFTI_GUESS_SPLIT_CONTEXT : 1) *
-                            (WEFTI_GUESS_OF_MICROBATCH * all * m +
-                             wefti_larger(0, WEFTI_GUESS_MOVED * all * m - work));
+        return state + (d->context > 1 ? WEFTI_GUESS_SPLIT_CONTEXT : 1) *
+                           (WEFTI_GUESS_OF_MICROBATCH * all * m +
+                            wefti_larger(0, WEFTI_GUESS_MOVED * all * m - work));
     /* Nor does a microbatch's part of level 2, if it is summed over split sequences. */
     const double each = d->context > 1 ? WEFTI_GUESS_LEVEL_2_CONTEXT : WEFTI_GUESS_LEVEL_2;
-    return update + WEFTI_GUESS_BEHIND * all +
-           wefti_larger(0, WEFTI_GUESS_BESIDE * all - backward) +
+    return state + WEFTI_GUESS_BEHIND * all + wefti_larger(0, WEFTI_GUESS_BESIDE * all - backward) +
            (level == 2 ? each * all * (m - 1) : 0);
 }
 

@@ -19,6 +19,7 @@
 #define WEFTI_GUESS_BESIDE             0.25    /* levels 0 to 2: of an all-reduce, beside that pass     : the same */
 #define WEFTI_GUESS_LEVEL_2            0.1     /* level 2: of each further microbatch's all-reduce      : level 2 comes too early or late */
 #define WEFTI_GUESS_LEVEL_2_CONTEXT    0.9     /* the same on split sequences                           : the same, with cp */
+#define WEFTI_GUESS_UPDATE_KERNELS     2       /* of each parameter: its gradient's norm, and its update  : small models that stages divide */
 #define WEFTI_GUESS_RECOMPUTED         0.9     /* of the forward pass: the head is not recomputed       : full recomputation comes too early or late */
 #define WEFTI_GUESS_STAGE_DELAY        0.2     /* of a microbatch's work: when the next stage begins    : microbatches that stages do not divide */
 #define WEFTI_GUESS_CHUNK_DELAY        0.125   /* the same with two chunks a stage                      : the same */
