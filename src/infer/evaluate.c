@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "infer/trained.h"
-#include "train/loop/loop.h"
+#include "setup/feed.h"
 
 /* Which data: a file of its own, or the job's validation data. */
 static void choose_data(weft_job *job, const weft_eval_options *o) {
@@ -16,15 +16,20 @@ static void choose_data(weft_job *job, const weft_eval_options *o) {
     job->data.validation_fraction = 0;
 }
 
+static weft_status stops(void *context, bool *out) {
+    return wefti_trained_stops(context, out);
+}
+
 static weft_status evaluate(wefti_trained *m, const weft_eval_options *o, wefti_evaluation *out) {
-    wefti_training *t = &m->training;
+    wefti_built *b = &m->built;
     const weft_data_part part = o->data ? WEFT_DATA_TRAIN : WEFT_DATA_VALIDATION;
-    const int64_t samples = weft_data_samples(t->data, part);
+    const int64_t samples = weft_data_samples(b->data, part);
     WEFT_REQUIRE(samples > 0 || !o->data, WEFT_E_SHAPE, "%s holds no sample", o->data);
     WEFT_REQUIRE(samples > 0, WEFT_E_ARG,
                  "the job has no validation data (data.validation): name data to evaluate (--data "
                  "FILE)");
-    return wefti_training_evaluate(t, part, wefti_feed_batches(t->data, part, t->batch.micro), out);
+    return wefti_built_evaluate(b, part, wefti_feed_batches(b->data, part, b->batch.micro), stops,
+                                m, out);
 }
 
 static void summarise(const wefti_trained *m, const wefti_evaluation *e, weft_eval_result *r) {
@@ -34,11 +39,11 @@ static void summarise(const wefti_trained *m, const wefti_evaluation *e, weft_ev
     r->targets = e->targets;
     r->bytes = e->bytes;
     r->loss = e->loss;
-    r->perplexity = m->training.model.objective->is_language ? exp(e->loss) : NAN;
+    r->perplexity = m->built.model.objective->is_language ? exp(e->loss) : NAN;
     r->bits_per_byte = e->bytes ? e->loss * (double)e->targets * nat / (double)e->bytes : NAN;
     r->accuracy = e->accuracy;
-    r->devices = weft_session_devices(m->training.session);
-    r->predicted_peak_bytes = weft_session_memory_of(m->training.session).predicted_peak_bytes;
+    r->devices = weft_session_devices(m->built.session);
+    r->predicted_peak_bytes = weft_session_memory_of(m->built.session).predicted_peak_bytes;
 }
 
 static weft_status run(wefti_trained *m, weft_world *world, const weft_job *job,
@@ -63,7 +68,7 @@ weft_status weft_eval_run(weft_world *world, const weft_job *job, const weft_eva
     wefti_trained *m = wefti_calloc(1, sizeof *m);
     if (!m) return wefti_fail_world(world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for an evaluation"));
     weft_status status = run(m, world, job, options, &result);
-    status = wefti_party_end(&m->training.party, status);
+    status = wefti_party_end(&m->setup.party, status);
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
     wefti_trained_close(m);

@@ -19,10 +19,10 @@ static weft_status write_text(const char *folder, const char *name, const char *
 }
 
 static weft_status write_program(const weft_infer *f, const char *folder, wefti_exported *facts) {
-    const wefti_training *t = &f->model.training;
-    const weft_plan *plan = wefti_session_origin_of(t->session).plan;
+    const wefti_built *b = &f->model.built;
+    const weft_plan *plan = wefti_session_origin_of(b->session).plan;
     char *text;
-    WEFT_TRY(weft_graph_print(t->model.eval_graph, &text));
+    WEFT_TRY(weft_graph_print(b->model.eval_graph, &text));
     weft_status status = write_text(folder, "graph.txt", text, &facts->graph);
     weft_text_free(text);
     facts->has_plan = plan != NULL;
@@ -56,7 +56,7 @@ static weft_status write_rank(const weft_infer *f, const char *folder, int rank,
     wefti_exported_tensors tensors;
     char *path = wefti_exported_rank_file(folder, rank);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
-    weft_status status = wefti_exported_list(f->model.training.session, rank, &tensors);
+    weft_status status = wefti_exported_list(f->model.built.session, rank, &tensors);
     if (status >= 0)
         status = wefti_safetensors_write_made(path, tensors.items, tensors.count, NULL, 0, make);
     if (status >= 0) status = wefti_exported_sum(path, out);
@@ -66,7 +66,7 @@ static weft_status write_rank(const weft_infer *f, const char *folder, int rank,
 }
 
 static weft_status write_ranks(const weft_infer *f, const char *folder, wefti_exported *facts) {
-    const wefti_party *party = &f->model.training.party;
+    const wefti_party *party = &f->model.setup.party;
     if (!party->agreement) {
         for (int r = 0; r < facts->devices; r++)
             WEFT_TRY(write_rank(f, folder, r, &facts->ranks[r]));
@@ -81,7 +81,7 @@ static weft_status write_ranks(const weft_infer *f, const char *folder, wefti_ex
 static weft_status finish(const weft_infer *f, const char *partial, const char *folder,
                           const wefti_exported *facts) {
     char *text = NULL;
-    if (f->model.training.party.follows) return WEFT_OK;
+    if (f->model.setup.party.follows) return WEFT_OK;
     for (int r = 0; r < facts->devices; r++) {
         char *path = wefti_exported_rank_file(partial, r);
         const bool there = path && wefti_exists(path);
@@ -98,7 +98,7 @@ static weft_status finish(const weft_infer *f, const char *partial, const char *
 }
 
 static weft_status begin(const weft_infer *f, const char *partial, const char *folder) {
-    if (f->model.training.party.follows) return WEFT_OK;
+    if (f->model.setup.party.follows) return WEFT_OK;
     WEFT_REQUIRE(!wefti_exists(folder), WEFT_E_ARG, "%s exists already", folder);
     WEFT_TRY(wefti_remove_tree(partial)); /* of a run that was killed */
     return wefti_dir_make(partial);
@@ -106,18 +106,18 @@ static weft_status begin(const weft_infer *f, const char *partial, const char *f
 
 static weft_status write_all(weft_infer *f, const char *partial, const char *folder,
                              wefti_exported *facts) {
-    const bool leads = !f->model.training.party.follows;
-    WEFT_TRY(wefti_party_agree(&f->model.training.party, begin(f, partial, folder)));
+    const bool leads = !f->model.setup.party.follows;
+    WEFT_TRY(wefti_party_agree(&f->model.setup.party, begin(f, partial, folder)));
     weft_status status = leads ? write_program(f, partial, facts) : WEFT_OK;
     if (status >= 0 && leads) status = write_side(f, partial);
-    status = wefti_party_agree(&f->model.training.party, status);
+    status = wefti_party_agree(&f->model.setup.party, status);
     if (status >= 0) status = write_ranks(f, partial, facts);
     bool stop = false;
-    if (status >= 0) status = wefti_training_stops(&f->model.training, WEFT_OK, &stop);
+    if (status >= 0) status = wefti_trained_stops(&f->model, &stop);
     if (status >= 0 && stop)
         status = WEFT_RAISE(WEFT_E_STOPPED, "stopped before %s was complete", folder);
     if (status >= 0)
-        status = wefti_party_agree(&f->model.training.party, finish(f, partial, folder, facts));
+        status = wefti_party_agree(&f->model.setup.party, finish(f, partial, folder, facts));
     if (status >= 0 || !leads) return status;
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
@@ -127,15 +127,15 @@ static weft_status write_all(weft_infer *f, const char *partial, const char *fol
 
 weft_status weft_infer_export(weft_infer *f, const char *folder) {
     WEFT_REQUIRE(f && folder && *folder, WEFT_E_ARG, "an export needs a model and a folder");
-    const wefti_training *t = &f->model.training;
-    wefti_exported facts = {.family = t->model.config.family,
-                            .vocab = f->language ? t->model.config.vocab : 0,
-                            .bf16 = weft_session_bf16(t->session),
-                            .devices = weft_session_devices(t->session)};
+    const wefti_built *b = &f->model.built;
+    wefti_exported facts = {.family = b->model.config.family,
+                            .vocab = f->language ? b->model.config.vocab : 0,
+                            .bf16 = weft_session_bf16(b->session),
+                            .devices = weft_session_devices(b->session)};
     char *partial = wefti_format("%s.partial", folder);
     facts.ranks = wefti_calloc((size_t)facts.devices, sizeof *facts.ranks);
     weft_status status = wefti_party_agree(
-        &f->model.training.party,
+        &f->model.setup.party,
         partial && facts.ranks ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for an export"));
     if (status >= 0) status = write_all(f, partial, folder, &facts);
     wefti_free(facts.ranks);

@@ -47,7 +47,7 @@ static weft_status check_input(files *f, const weft_infer *infer) {
         WEFT_REQUIRE(a->rank == 2 && integer, WEFT_E_SHAPE,
                      "%s holds %s; the tokens of a %s are whole numbers, [samples, length]",
                      f->names->input, wefti_array_text(a).text,
-                     weft_family_text(infer->model.training.model.config.family));
+                     weft_family_text(infer->model.built.model.config.family));
         WEFT_REQUIRE(f->length <= one->shape[0], WEFT_E_ARG,
                      "%s has samples of %lld tokens; the model was opened for up to %lld",
                      f->names->input, (long long)f->length, (long long)one->shape[0]);
@@ -153,12 +153,12 @@ static weft_status convert(files *f, weft_infer *infer, bool leads, void *in, fl
     const int64_t elems = infer->language ? f->length : weft_desc_elems(&infer->input);
     const int64_t each =
         infer->language ? f->length * infer->output.shape[1] : weft_desc_elems(&infer->output);
-    const int64_t vocab = infer->language ? infer->model.training.model.config.vocab : 0;
+    const int64_t vocab = infer->language ? infer->model.built.model.config.vocab : 0;
     weft_status mine = WEFT_OK; /* of rank 0, which the others learn with the next batch */
     for (int64_t first = 0, count; first < f->samples; first += count) {
         count = f->samples - first < infer->batch ? f->samples - first : infer->batch;
         if (leads && mine >= 0) mine = read_samples(f, vocab, first, count, in);
-        WEFT_TRY(wefti_party_broadcast(&infer->model.training.party, mine, in,
+        WEFT_TRY(wefti_party_broadcast(&infer->model.setup.party, mine, in,
                                        (size_t)(count * elems * 4)));
         WEFT_TRY(weft_infer_run(infer, count, f->length, in, out));
         if (leads) mine = wefti_writer_write(f->out, out, (size_t)(count * each) * sizeof *out);
@@ -172,7 +172,7 @@ static weft_status convert_all(files *f, weft_infer *infer, bool leads,
                   results = infer->batch * weft_desc_elems(&infer->output);
     facts shared = {f->samples, f->length};
     weft_status status = leads ? check_input(f, infer) : WEFT_OK;
-    WEFT_TRY(wefti_party_broadcast(&infer->model.training.party, status, &shared, sizeof shared));
+    WEFT_TRY(wefti_party_broadcast(&infer->model.setup.party, status, &shared, sizeof shared));
     f->samples = shared.samples;
     f->length = shared.length;
     output_shape(f, infer, r);
@@ -180,7 +180,7 @@ static weft_status convert_all(files *f, weft_infer *infer, bool leads,
     float *out = wefti_alloc((size_t)results * sizeof *out);
     status = in && out ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a batch");
     if (status >= 0 && leads) status = write_header(f, r);
-    status = wefti_party_agree(&infer->model.training.party, status);
+    status = wefti_party_agree(&infer->model.setup.party, status);
     if (status >= 0) status = convert(f, infer, leads, in, out);
     wefti_free(in);
     wefti_free(out);
@@ -226,7 +226,7 @@ weft_status weft_infer_files_run(weft_world *world, const weft_job *job,
                                   .events = names->events};
     if (status >= 0) status = weft_infer_open(world, job, &o, &infer);
     if (status >= 0)
-        status = wefti_party_end(&infer->model.training.party, run(&f, infer, leads, &result));
+        status = wefti_party_end(&infer->model.setup.party, run(&f, infer, leads, &result));
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
     if (f.out) wefti_writer_abort(f.out);

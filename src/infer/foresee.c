@@ -10,17 +10,18 @@
  * plan, and is not needed any more. */
 static weft_status open_programs(wefti_job_programs *p, const weft_job *job, int64_t batch,
                                  int64_t length) {
-    *p = (wefti_job_programs){.training = {.job = job}, .graphs = 1, .microbatches = 1};
-    wefti_training *t = &p->training;
-    WEFT_TRY(wefti_training_configure(t));
-    WEFT_TRY(wefti_training_graph(t));
-    if (!length && t->model.objective->is_language) length = job->model.context;
-    weft_graph_destroy(t->model.graph);
-    t->model.graph = NULL;
-    WEFT_TRY(weft_model_build(&t->model.config, WEFT_USE_LOGITS, batch ? batch : t->batch.micro,
-                              length, job->train.precision, &t->model.graph));
-    WEFT_TRY(wefti_graph_wrap(t->model.graph));
-    const weft_session_options o = wefti_training_options(t);
+    *p = (wefti_job_programs){
+        .built = {.setup = &p->setup, .job = job}, .graphs = 1, .microbatches = 1};
+    wefti_built *b = &p->built;
+    WEFT_TRY(wefti_built_configure(b));
+    WEFT_TRY(wefti_built_graph(b));
+    if (!length && b->model.objective->is_language) length = job->model.context;
+    weft_graph_destroy(b->model.graph);
+    b->model.graph = NULL;
+    WEFT_TRY(weft_model_build(&b->model.config, WEFT_USE_LOGITS, batch ? batch : b->batch.micro,
+                              length, job->train.precision, &b->model.graph));
+    WEFT_TRY(wefti_graph_wrap(b->model.graph));
+    const weft_session_options o = wefti_built_options(b);
     int32_t of_plan = 1; /* its microbatches are of a step with an update */
     p->devices = 1;
     if (o.plan) {
@@ -30,7 +31,7 @@ static weft_status open_programs(wefti_job_programs *p, const weft_job *job, int
     }
     const int threads = (o.threads ? o.threads : wefti_cores()) / p->devices;
     p->prepare = (wefti_prepare){.threads = threads > 1 ? threads : 1,
-                                 .bf16 = wefti_session_choose_bf16(t->model.graph, o.bf16)};
+                                 .bf16 = wefti_session_choose_bf16(b->model.graph, o.bf16)};
     return WEFT_OK;
 }
 

@@ -109,15 +109,6 @@ static weft_status build(weft_generator *g, const weft_generator_options *option
     return status;
 }
 
-/* Rank 0 looks for the weights; all ranks get the path. */
-static weft_status find_weights(weft_generator *g, const char *checkpoint) {
-    int64_t bytes = 0;
-    weft_status status = WEFT_OK;
-    if (!g->party.follows) status = wefti_pretrained_path(checkpoint, &g->path, &g->note);
-    if (g->path) bytes = (int64_t)strlen(g->path);
-    return wefti_party_share_text(&g->party, status, &g->path, &bytes);
-}
-
 /* Configuration and tokenizer, which each rank reads. */
 static weft_status read_model(weft_generator *g, int64_t context, const char *tokenizer) {
     WEFT_REQUIRE(g->rows >= 0 && g->rows <= GENERATE_MOST_ROWS, WEFT_E_ARG,
@@ -146,7 +137,6 @@ static weft_status fit_caches(weft_generator *g, const weft_generator_options *o
 }
 
 static weft_status make_room(weft_generator *g) {
-    WEFT_NEW_ARRAY(g->stopping, int64_t, weft_session_devices(g->session));
     WEFT_NEW_ARRAY(g->window, int32_t, g->config.context);
     WEFT_NEW_ARRAY(g->ids, int32_t, g->piece);
     WEFT_NEW_ARRAY(g->positions, int32_t, 2 * g->piece);
@@ -161,7 +151,7 @@ static weft_status open_parts(weft_generator *g, const char *checkpoint,
                               const weft_generator_options *options) {
     int64_t given[3] = {options->context, options->rows, options->precision};
     WEFT_TRY(wefti_party_join(&g->party, options->world));
-    WEFT_TRY(find_weights(g, checkpoint));
+    WEFT_TRY(wefti_pretrained_path_across(&g->party, checkpoint, &g->path, &g->note));
     WEFT_TRY(wefti_party_broadcast(&g->party, WEFT_OK, given, sizeof given));
     g->rows = given[1];
     g->precision = (weft_dtype)given[2];
@@ -195,7 +185,6 @@ void weft_generator_close(weft_generator *g) {
     weft_session_destroy(g->session);
     for (int i = 0; i < GENERATE_PROGRAMS; i++) weft_graph_destroy(g->graphs[i]);
     weft_tokenizer_close(g->tokenizer);
-    wefti_free(g->stopping);
     wefti_free(g->window);
     wefti_free(g->ids);
     wefti_free(g->positions);
@@ -380,12 +369,7 @@ static weft_status next_token(weft_generator *g, const weft_generate_options *o,
 /* Whether some rank was asked to stop. */
 weft_status wefti_generator_stopped(const weft_generator *g, const weft_generate_options *o,
                                     bool *out) {
-    const int64_t own = o->stop && *o->stop;
-    *out = own;
-    if (!g->party.agreement) return WEFT_OK;
-    WEFT_TRY(wefti_agree_records(g->party.agreement, &own, sizeof own, g->stopping));
-    for (int r = 0; r < weft_world_size(g->party.world); r++) *out |= g->stopping[r] != 0;
-    return WEFT_OK;
+    return wefti_party_any(&g->party, o->stop && *o->stop, out);
 }
 
 static weft_status generate(weft_generator *g, const weft_generate_options *o, float *logits,

@@ -33,7 +33,6 @@ struct weft_generator {
     int64_t choices; /* tokens that have a text: the first ones of the vocabulary */
     int32_t *window; /* [context] tokens that the model sees */
     int64_t count, cached;
-    int64_t *stopping;        /* [ranks of the world] */
     int32_t *ids, *positions; /* [piece]; positions of several texts: pairs of row and position */
     int32_t *asked;           /* [answers] tokens of a pass whose logits are computed */
     int64_t answers;          /* most logits of a pass: 1, or one for each of several texts */

@@ -97,7 +97,7 @@ static weft_status load_rank(weft_infer *f, const char *folder, const wefti_expo
     wefti_exported_tensors tensors;
     char *path = wefti_exported_rank_file(folder, rank);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
-    weft_status status = wefti_exported_list(f->model.training.session, rank, &tensors);
+    weft_status status = wefti_exported_list(f->model.built.session, rank, &tensors);
     if (status >= 0) status = load_file(path, facts->ranks[rank], &tensors);
     wefti_exported_tensors_free(&tensors);
     wefti_free(path);
@@ -105,7 +105,7 @@ static weft_status load_rank(weft_infer *f, const char *folder, const wefti_expo
 }
 
 static weft_status load(weft_infer *f, const char *folder, const wefti_exported *facts) {
-    const wefti_party *party = &f->model.training.party;
+    const wefti_party *party = &f->model.setup.party;
     if (party->agreement)
         return wefti_party_agree(party, load_rank(f, folder, facts, wefti_party_rank(party)));
     for (int r = 0; r < facts->devices; r++) WEFT_TRY(load_rank(f, folder, facts, r));
@@ -116,35 +116,35 @@ static weft_status load(weft_infer *f, const char *folder, const wefti_exported 
 
 static weft_status read_parts(weft_infer *f, const char *folder, const wefti_exported *facts,
                               weft_plan **out_plan) {
-    wefti_training *t = &f->model.training;
-    const int size = t->party.agreement ? weft_world_size(t->party.world) : 0;
+    wefti_built *b = &f->model.built;
+    const int size = b->setup->party.agreement ? weft_world_size(b->setup->party.world) : 0;
     WEFT_REQUIRE(!size || size == facts->devices, WEFT_E_ARG,
                  "%s was exported for %d devices, but there are %d processes", folder,
                  facts->devices, size);
-    WEFT_TRY(read_graph(folder, facts, &t->model.eval_graph));
+    WEFT_TRY(read_graph(folder, facts, &b->model.eval_graph));
     WEFT_TRY(read_plan(folder, facts, out_plan));
     WEFT_REQUIRE(!*out_plan || weft_plan_devices(*out_plan) == facts->devices, WEFT_E_CORRUPT,
                  "%s/plan.json is for %d devices, not for %d", folder, weft_plan_devices(*out_plan),
                  facts->devices);
-    t->model.config = (weft_model_config){.family = facts->family, .vocab = facts->vocab};
-    t->model.objective = wefti_objective_of(facts->family);
+    b->model.config = (weft_model_config){.family = facts->family, .vocab = facts->vocab};
+    b->model.objective = wefti_objective_of(facts->family);
     return WEFT_OK;
 }
 
 static weft_status build(weft_infer *f, const char *folder, const wefti_exported *facts,
                          int threads) {
-    wefti_training *t = &f->model.training;
+    wefti_built *b = &f->model.built;
     weft_plan *plan = NULL;
     weft_session_options o = weft_session_defaults();
     weft_status status =
-        wefti_party_agree(&f->model.training.party, read_parts(f, folder, facts, &plan));
+        wefti_party_agree(&f->model.setup.party, read_parts(f, folder, facts, &plan));
     o.optimizer.kind = WEFT_NO_OPTIMIZER;
     o.threads = threads;
     o.bf16 = facts->bf16;
     o.plan = plan;
-    o.world = t->party.world;
+    o.world = b->setup->party.world;
     /* A plan of a training also splits tensors that only a training has. */
-    if (status >= 0) status = wefti_session_create(t->model.eval_graph, &o, &t->session);
+    if (status >= 0) status = wefti_session_create(b->model.eval_graph, &o, &b->session);
     weft_plan_destroy(plan);
     if (status < 0) return status;
     return load(f, folder, facts);
@@ -153,16 +153,11 @@ static weft_status build(weft_infer *f, const char *folder, const wefti_exported
 weft_status wefti_exported_open(weft_infer *f, const weft_infer_options *o) {
     wefti_trained *m = &f->model;
     wefti_exported facts = {.devices = 0};
-    const bool follows = f->world && weft_world_rank(f->world) > 0;
-    *m = (wefti_trained){.events = {.context = o->events.context, .stop = o->events.stop}};
-    m->job.checkpoint.stop_file = m->job.parallel.plan = "";
-    if (!follows) m->events.note = o->events.note;
-    m->training = (wefti_training){.job = &m->job, .events = &m->events, .result = &m->result};
-    WEFT_TRY(wefti_training_join(&m->training, f->world));
-    WEFT_REQUIRE(strlen(o->checkpoint) < sizeof m->path, WEFT_E_ARG,
-                 "the path of the folder has more than %zu bytes", sizeof m->path - 1);
-    memcpy(m->path, o->checkpoint, strlen(o->checkpoint) + 1);
-    weft_status status = wefti_party_agree(&f->model.training.party, read_facts(m->path, &facts));
+    const weft_job none = {.parallel = {.plan = ""}};
+    WEFT_TRY(wefti_trained_join(m, f->world, &none, &o->events));
+    m->path = wefti_strdup(o->checkpoint);
+    WEFT_REQUIRE(m->path, WEFT_E_NOMEM, "no memory for a path");
+    weft_status status = wefti_party_agree(&f->model.setup.party, read_facts(m->path, &facts));
     if (status >= 0) status = build(f, m->path, &facts, o->threads);
     wefti_free(facts.ranks);
     return status;

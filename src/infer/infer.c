@@ -16,29 +16,28 @@ static weft_desc sample_of(const weft_desc *desc) {
 }
 
 /* An exported graph comes from a file. */
-static weft_status check_tensors(const wefti_training *t, const weft_desc *in,
-                                 const weft_desc *out) {
-    const bool language = t->model.objective->is_language;
+static weft_status check_tensors(const wefti_built *b, const weft_desc *in, const weft_desc *out) {
+    const bool language = b->model.objective->is_language;
     const bool fits =
         in->rank == (language ? 2 : 4) && out->rank == (language ? 3 : 2) &&
         in->dtype == (language ? WEFT_I32 : WEFT_F32) && wefti_dtype_is_float(out->dtype) &&
         in->shape[0] == out->shape[0] &&
-        (!language || (in->shape[1] == out->shape[1] && out->shape[2] == t->model.config.vocab));
+        (!language || (in->shape[1] == out->shape[1] && out->shape[2] == b->model.config.vocab));
     WEFT_REQUIRE(fits, WEFT_E_CORRUPT,
                  "the graph takes %s and gives %s, which is no batch of a %s with its logits",
                  wefti_desc_text(in).text, wefti_desc_text(out).text,
-                 weft_family_text(t->model.config.family));
+                 weft_family_text(b->model.config.family));
     return WEFT_OK;
 }
 
 static weft_status find_tensors(weft_infer *f) {
-    const wefti_training *t = &f->model.training;
+    const wefti_built *b = &f->model.built;
     weft_tensor_info in, out;
-    WEFT_TRY(weft_session_find(t->session, 0, t->model.objective->input, &in));
-    WEFT_TRY(weft_session_find(t->session, 0, "logits", &out));
-    f->language = t->model.objective->is_language;
-    WEFT_TRY(check_tensors(t, &in.desc, &out.desc));
-    f->causal = t->model.objective->generates;
+    WEFT_TRY(weft_session_find(b->session, 0, b->model.objective->input, &in));
+    WEFT_TRY(weft_session_find(b->session, 0, "logits", &out));
+    f->language = b->model.objective->is_language;
+    WEFT_TRY(check_tensors(b, &in.desc, &out.desc));
+    f->causal = b->model.objective->generates;
     f->input = sample_of(&in.desc);
     f->output = sample_of(&out.desc);
     f->dtype = out.desc.dtype;
@@ -74,8 +73,8 @@ weft_status weft_infer_open(weft_world *world, const weft_job *job,
     if (!f) return wefti_fail_world(world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a model"));
     f->world = world;
     weft_status status = open_parts(f, job, options);
-    status = f->model.training.party.agreement ? wefti_party_end(&f->model.training.party, status)
-                                               : wefti_fail_world(world, status);
+    status = f->model.setup.party.agreement ? wefti_party_end(&f->model.setup.party, status)
+                                            : wefti_fail_world(world, status);
     if (status < 0) {
         wefti_failure failure;
         wefti_failure_keep(status, &failure);
@@ -101,9 +100,8 @@ weft_infer_info weft_infer_info_of(const weft_infer *f) {
         .output = f->output,
         .batch = f->batch,
         .causal = f->causal,
-        .devices = weft_session_devices(f->model.training.session),
-        .predicted_peak_bytes =
-            weft_session_memory_of(f->model.training.session).predicted_peak_bytes,
+        .devices = weft_session_devices(f->model.built.session),
+        .predicted_peak_bytes = weft_session_memory_of(f->model.built.session).predicted_peak_bytes,
     };
 }
 
@@ -111,7 +109,7 @@ weft_infer_info weft_infer_info_of(const weft_infer *f) {
 
 static weft_status check_tokens(const weft_infer *f, const int32_t *tokens, int64_t samples,
                                 int64_t length) {
-    const int64_t vocab = f->model.training.model.config.vocab;
+    const int64_t vocab = f->model.built.model.config.vocab;
     for (int64_t i = 0; i < samples * length; i++)
         WEFT_REQUIRE(tokens[i] >= 0 && tokens[i] < vocab, WEFT_E_ARG,
                      "token %lld of sample %lld is %d; the model's tokens are 0 to %lld",
@@ -136,7 +134,7 @@ static weft_status check_call(const weft_infer *f, int64_t samples, int64_t leng
     WEFT_REQUIRE(length == most || f->causal, WEFT_E_ARG,
                  "samples of %lld tokens: a %s sees tokens on both sides, and was opened for "
                  "samples of exactly %lld",
-                 (long long)length, weft_family_text(f->model.training.model.config.family),
+                 (long long)length, weft_family_text(f->model.built.model.config.family),
                  (long long)most);
     return check_tokens(f, input, samples, length);
 }
@@ -162,21 +160,21 @@ static void take_logits(const weft_infer *f, float *to, int64_t count, int64_t l
 weft_status weft_infer_run(weft_infer *f, int64_t samples, int64_t length, const void *input,
                            float *output) {
     WEFT_REQUIRE(f && input && output, WEFT_E_ARG, "a pass needs a model, an input and an output");
-    wefti_training *t = &f->model.training;
+    wefti_built *b = &f->model.built;
     weft_status status = check_call(f, samples, length, input);
-    WEFT_TRY(wefti_party_agree(&t->party, status));
+    WEFT_TRY(wefti_party_agree(&b->setup->party, status));
     const int64_t in = f->language ? 4 * length : weft_desc_bytes(&f->input),
                   out = f->language ? length * f->output.shape[1] : weft_desc_elems(&f->output);
     for (int64_t first = 0, count; first < samples; first += count) {
         bool stop;
         count = samples - first < f->batch ? samples - first : f->batch;
-        WEFT_TRY(wefti_training_stops(t, WEFT_OK, &stop));
+        WEFT_TRY(wefti_trained_stops(&f->model, &stop));
         WEFT_REQUIRE(!stop, WEFT_E_STOPPED, "stopped after %lld samples", (long long)first);
         fill_batch(f, (const char *)input + first * in, count, length);
-        WEFT_TRY(weft_session_feed(t->session, 0, t->model.objective->input, f->in,
+        WEFT_TRY(weft_session_feed(b->session, 0, b->model.objective->input, f->in,
                                    (size_t)(f->batch * weft_desc_bytes(&f->input))));
-        WEFT_TRY(weft_session_forward(t->session, 0, NULL));
-        WEFT_TRY(weft_session_read(t->session, 0, "logits", f->logits,
+        WEFT_TRY(weft_session_forward(b->session, 0, NULL));
+        WEFT_TRY(weft_session_read(b->session, 0, "logits", f->logits,
                                    (size_t)(f->batch * weft_desc_elems(&f->output)) *
                                        weft_dtype_bytes(f->dtype)));
         take_logits(f, output + first * out, count, length);

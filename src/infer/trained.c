@@ -6,36 +6,27 @@
 #include <string.h>
 
 #include "interop/pretrained.h"
-#include "train/save/save.h"
+#include "setup/setup.h"
 
-/* Rank 0 looks for the weights, and checks them if they are a step. All ranks get the path. */
-static weft_status find_weights(wefti_trained *m, const char *checkpoint) {
-    wefti_training *t = &m->training;
-    char *path = NULL, *note = NULL;
-    weft_status status = WEFT_OK;
-    if (!t->party.follows) status = wefti_pretrained_path(checkpoint, &path, &note);
-    if (note) wefti_training_note(t, "%s", note);
-    if (status >= 0 && path) {
-        if (strlen(path) < sizeof m->path)
-            (void)snprintf(m->path, sizeof m->path, "%s", path);
-        else
-            status = WEFT_RAISE(WEFT_E_ARG, "the path of the checkpoint has more than %zu bytes",
-                                sizeof m->path - 1);
-    }
-    wefti_free(note);
-    wefti_free(path);
-    return wefti_party_broadcast(&t->party, status, m->path, sizeof m->path);
+weft_status wefti_trained_join(wefti_trained *m, weft_world *world, const weft_job *job,
+                               const weft_infer_events *events) {
+    const bool follows = world && weft_world_rank(world) > 0;
+    *m = (wefti_trained){.job = *job, .stop = events->stop};
+    m->setup = (wefti_setup){.note = follows ? NULL : events->note, .context = events->context};
+    m->built = (wefti_built){.setup = &m->setup, .job = &m->job};
+    return wefti_setup_join(&m->setup, world);
 }
 
 weft_status wefti_trained_begin(wefti_trained *m, weft_world *world, const weft_job *job,
                                 const char *checkpoint, const weft_infer_events *events) {
-    const bool follows = world && weft_world_rank(world) > 0;
-    *m = (wefti_trained){.job = *job, .events = {.context = events->context, .stop = events->stop}};
-    if (!follows) m->events.note = events->note;
-    m->training = (wefti_training){.job = &m->job, .events = &m->events, .result = &m->result};
-    WEFT_TRY(wefti_training_join(&m->training, world));
-    WEFT_TRY(wefti_training_take_key(&m->training, false));
-    WEFT_TRY(find_weights(m, checkpoint));
+    WEFT_TRY(wefti_trained_join(m, world, job, events));
+    WEFT_TRY(wefti_built_take_key(&m->built, false));
+    char *note = NULL;
+    const weft_status found =
+        wefti_pretrained_path_across(&m->setup.party, checkpoint, &m->path, &note);
+    if (note) wefti_setup_note(&m->setup, "%s", note);
+    wefti_free(note);
+    WEFT_TRY(found);
     m->job.model.from = m->path;
     m->job.model.config = "";
     m->job.model.lora = (weft_job_lora){.from = ""}; /* the checkpoint tells */
@@ -59,11 +50,11 @@ static int64_t *at(void *base, size_t offset) {
 
 /* The model is the checkpoint's. A job of another model is refused. */
 static weft_status configure(wefti_trained *m) {
-    weft_model_config *config = &m->training.model.config;
+    weft_model_config *config = &m->built.model.config;
     weft_job_model given = m->job.model;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         *at(&m->job.model, sizes[i].of_job) = 0;
-    WEFT_TRY(wefti_training_configure(&m->training));
+    WEFT_TRY(wefti_built_configure(&m->built));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const int64_t wanted = *at(&given, sizes[i].of_job), own = *at(config, sizes[i].of_model);
         WEFT_REQUIRE(!wanted || wanted == own, WEFT_E_ARG,
@@ -76,33 +67,39 @@ static weft_status configure(wefti_trained *m) {
 /* The plan's microbatches and optimizer states have no meaning here. */
 static weft_status build_session(wefti_trained *m, weft_model_use use, int64_t batch,
                                  int64_t length) {
-    wefti_training *t = &m->training;
-    weft_session_options o = wefti_training_options(t);
-    if (!length && t->model.objective->is_language) length = m->job.model.context;
+    wefti_built *b = &m->built;
+    weft_session_options o = wefti_built_options(b);
+    if (!length && b->model.objective->is_language) length = m->job.model.context;
     o.optimizer = (weft_optimizer){.kind = WEFT_NO_OPTIMIZER};
     o.clip = 0;
     o.recovery = o.buddy = false;
     o.microbatches = 1;
-    WEFT_TRY(weft_model_build(&t->model.config, use, batch ? batch : t->batch.micro, length,
-                              m->job.train.precision, &t->model.eval_graph));
-    return wefti_session_create(t->model.eval_graph, &o, &t->session);
+    WEFT_TRY(weft_model_build(&b->model.config, use, batch ? batch : b->batch.micro, length,
+                              m->job.train.precision, &b->model.eval_graph));
+    return wefti_session_create(b->model.eval_graph, &o, &b->session);
 }
 
 weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t batch,
                                int64_t length) {
-    wefti_training *t = &m->training;
-    WEFT_TRY(wefti_training_same_job(t));
+    wefti_built *b = &m->built;
+    WEFT_TRY(wefti_built_same_job(b));
     WEFT_TRY(configure(m));
-    WEFT_REQUIRE(!t->model.objective->is_language || length <= t->model.config.context, WEFT_E_ARG,
+    WEFT_REQUIRE(!b->model.objective->is_language || length <= b->model.config.context, WEFT_E_ARG,
                  "samples of %lld tokens are longer than the context of %s, %lld tokens",
-                 (long long)length, m->path, (long long)t->model.config.context);
-    if (use == WEFT_USE_EVAL) WEFT_TRY(wefti_training_open_data(t));
-    wefti_training_limit_memory(t);
-    WEFT_TRY(wefti_training_graph(t)); /* plans are made for the graph that is trained */
+                 (long long)length, m->path, (long long)b->model.config.context);
+    if (use == WEFT_USE_EVAL) WEFT_TRY(wefti_built_open_data(b));
+    wefti_built_limit_memory(b);
+    WEFT_TRY(wefti_built_graph(b)); /* plans are made for the graph that is trained */
     WEFT_TRY(build_session(m, use, batch, length));
-    return wefti_pretrained_load_parts(&t->party, t->session, &t->model.config, m->path);
+    return wefti_pretrained_load_parts(&b->setup->party, b->session, &b->model.config, m->path);
+}
+
+weft_status wefti_trained_stops(const wefti_trained *m, bool *out) {
+    return wefti_party_any(&m->setup.party, m->stop && *m->stop, out);
 }
 
 void wefti_trained_close(wefti_trained *m) {
-    wefti_training_close(&m->training);
+    wefti_built_close(&m->built);
+    wefti_setup_close(&m->setup);
+    wefti_free(m->path);
 }

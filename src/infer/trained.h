@@ -3,22 +3,23 @@
 #ifndef WEFTI_INFER_TRAINED_H
 #define WEFTI_INFER_TRAINED_H
 
-#include "train/training.h"
+#include "setup/setup.h"
 #include "weft/infer.h"
 
-enum { WEFTI_TRAINED_PATH = 4096 };
-
 /* The settings come from a job, whose model is replaced by the checkpoint's. It must not move:
- * `training` points to it. */
+ * `built` points to it. */
 typedef struct wefti_trained {
     weft_job job; /* the caller's, with `path` as its model.from */
-    weft_train_events events;
-    weft_train_result result;
-    wefti_training training; /* program 0 of its session is model.eval_graph */
-    char path[WEFTI_TRAINED_PATH];
+    wefti_setup setup;
+    wefti_built built;        /* program 0 of its session is model.eval_graph */
+    const volatile int *stop; /* not 0: this process is asked to stop. NULL: it is never */
+    char *path;
 } wefti_trained;
 
-/* All calls are collective in a world. Begins; closed with wefti_trained_close, also after a
+/* All calls are collective in a world. Joins it. */
+weft_status wefti_trained_join(wefti_trained *m, weft_world *world, const weft_job *job,
+                               const weft_infer_events *events) WEFT_CHECKED;
+/* The same, and begins; closed with wefti_trained_close, also after a
  * failure of this call or of a later one. `job` is borrowed. `path` is found, nothing is open yet;
  * then the caller may change `job`. */
 weft_status wefti_trained_begin(wefti_trained *m, weft_world *world, const weft_job *job,
@@ -29,6 +30,8 @@ weft_status wefti_trained_begin(wefti_trained *m, weft_world *world, const weft_
  * the job's model.context, or the model's. */
 weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t batch,
                                int64_t length) WEFT_CHECKED;
+/* Whether some rank was asked to stop. */
+weft_status wefti_trained_stops(const wefti_trained *m, bool *out) WEFT_CHECKED;
 void wefti_trained_close(wefti_trained *m);
 
 #endif

@@ -535,6 +535,14 @@ weft_status wefti_adapter_load_across(const wefti_party *party, weft_session *se
     return end(&l, load(&l, session, false));
 }
 
+weft_status wefti_pretrained_path_across(const wefti_party *party, const char *directory,
+                                         char **out, char **out_note) {
+    weft_status status = WEFT_OK;
+    if (!party->follows) status = wefti_pretrained_path(directory, out, out_note);
+    int64_t bytes = *out ? (int64_t)strlen(*out) : 0;
+    return wefti_party_share_text(party, status, out, &bytes);
+}
+
 weft_status wefti_pretrained_load_parts(const wefti_party *party, weft_session *session,
                                         const weft_model_config *config, const char *path) {
     loading l = {.config = config, .directory = path, .party = party};

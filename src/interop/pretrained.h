@@ -32,6 +32,9 @@ weft_status wefti_pretrained_config_file(const char *path, weft_model_config *ou
  * and the newer steps that are damaged (NULL: none). Free both with wefti_free. Then load from it.
  */
 weft_status wefti_pretrained_path(const char *directory, char **out, char **out_note) WEFT_CHECKED;
+/* Collective: rank 0 finds it, and has the note. */
+weft_status wefti_pretrained_path_across(const wefti_party *party, const char *directory,
+                                         char **out, char **out_note) WEFT_CHECKED;
 weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
                                        const char *path) WEFT_CHECKED;
 

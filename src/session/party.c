@@ -35,6 +35,17 @@ weft_status wefti_party_share_text(const wefti_party *p, weft_status status, cha
     return wefti_party_broadcast(p, WEFT_OK, *text, (size_t)*bytes);
 }
 
+weft_status wefti_party_any(const wefti_party *p, bool own, bool *out) {
+    bool *all;
+    *out = own;
+    if (!p->agreement) return WEFT_OK;
+    WEFT_NEW_ARRAY(all, bool, weft_world_size(p->world));
+    const weft_status status = wefti_agree_records(p->agreement, &own, sizeof own, all);
+    for (int r = 0; r < weft_world_size(p->world) && status >= 0; r++) *out |= all[r];
+    wefti_free(all);
+    return status;
+}
+
 weft_status wefti_party_tell(const wefti_party *p, weft_status status) {
     return wefti_party_agreed(p) ? status : wefti_fail_world(p->world, status);
 }

@@ -28,6 +28,8 @@ weft_status wefti_party_broadcast(const wefti_party *p, weft_status status, void
  * to free after; it has a zero at its end, and stays NULL if there are no bytes. */
 weft_status wefti_party_share_text(const wefti_party *p, weft_status status, char **text,
                                    int64_t *bytes) WEFT_CHECKED;
+/* *out, on all ranks alike: whether `own` is true on some rank. */
+weft_status wefti_party_any(const wefti_party *p, bool own, bool *out) WEFT_CHECKED;
 /* Not collective: tells the other ranks of a failure of this rank alone. Returns `status`. */
 weft_status wefti_party_tell(const wefti_party *p, weft_status status);
 /* The end of common work: the same status on all ranks. */

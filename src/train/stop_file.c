@@ -41,13 +41,13 @@ static weft_status read_file(const char *path, bool *out) {
 }
 
 bool wefti_training_file_asks(wefti_training *t) {
-    const char *path = t->job->checkpoint.stop_file;
+    const char *path = t->built->job->checkpoint.stop_file;
     bool asks = false;
-    if (!*path || t->progress.step >= t->job->train.steps) return false; /* it ends anyway */
+    if (!*path || t->progress.step >= t->built->job->train.steps) return false; /* it ends anyway */
     weft_status status = read_file(path, &asks);
     if (status < 0 && !t->ranks.stop_file_is_bad)
-        wefti_training_note(t, "checkpoint.stop_file %s is ignored: %s", path,
-                            weft_error_message());
+        wefti_setup_note(&t->setup, "checkpoint.stop_file %s is ignored: %s", path,
+                         weft_error_message());
     if (status < 0) wefti_error_clear();
     t->ranks.stop_file_is_bad = status < 0;
     return asks;

@@ -129,19 +129,19 @@ double wefti_training_age(const wefti_training *t) {
 
 void wefti_training_trace_parts(wefti_training *t) {
     wefti_training_time *c = &t->time;
-    if (!c->traced || !t->session) return;
+    if (!c->traced || !t->built->session) return;
     (void)wefti_training_enter(t, WEFT_TRAIN_PART_OTHER);
     for (int64_t i = 0; i < c->span_count; i++)
-        wefti_session_trace_run(t->session, weft_train_part_text(c->spans[i].part),
+        wefti_session_trace_run(t->built->session, weft_train_part_text(c->spans[i].part),
                                 c->spans[i].begin_ns, c->spans[i].end_ns);
     for (int i = 0; i < c->meeting_count; i++)
-        wefti_session_trace_meeting(t->session, c->meetings[i][0], c->meetings[i][1]);
+        wefti_session_trace_meeting(t->built->session, c->meetings[i][0], c->meetings[i][1]);
     c->span_count = c->meeting_count = 0;
 }
 
 void wefti_training_meet(wefti_training *t) {
     wefti_training_time *c = &t->time;
-    if (!c->traced || !t->party.agreement || c->meeting_count == WEFTI_TRACE_MEETINGS) return;
+    if (!c->traced || !t->setup.party.agreement || c->meeting_count == WEFTI_TRACE_MEETINGS) return;
     c->meetings[c->meeting_count][0] = t->progress.step + 1;
     c->meetings[c->meeting_count++][1] = wefti_now_ns();
 }

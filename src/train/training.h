@@ -4,35 +4,9 @@
 
 #include <stdatomic.h>
 
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/side_files.h"
-#include "session/party.h"
-#include "session/save/save.h"
-#include "session/session.h"
-#include "tokenizer/special.h"
-#include "train/objective.h"
-#include "weft/model.h"
-#include "weft/predict.h"
-#include "weft/search.h"
-#include "weft/train.h"
+#include "setup/setup.h"
 
 typedef struct wefti_metrics wefti_metrics;
-/* The model in training. */
-typedef struct wefti_training_model {
-    weft_model_config config;
-    const wefti_objective *objective;
-    weft_graph *graph, *eval_graph;
-    int eval_program; /* number in the session; 0: no validation */
-    weft_bf16_compute bf16;
-    int32_t mask_token; /* of masked language models */
-} wefti_training_model;
-
-/* How a step's samples are divided. */
-typedef struct wefti_training_batch {
-    int64_t micro;        /* samples of a microbatch */
-    int64_t microbatches; /* of a step, interleaved ones included */
-} wefti_training_batch;
-
 /* What is done of a step and behind it, in this order. */
 typedef enum wefti_training_stage {
     WEFTI_STAGE_STEPPING, /* the next step has begun */
@@ -94,9 +68,6 @@ typedef struct wefti_training_saving {
     atomic_bool touched;        /* the step has begun to change parameters on this rank */
     _Atomic int64_t blocked_ns; /* updates have waited for the checkpoint, since the last step; of
                                    all devices of this process */
-    wefti_side_files side;      /* the files beside the model, which each checkpoint holds */
-    bool encrypts;              /* checkpoints are encrypted, with `key` */
-    wefti_key key;
 } wefti_training_saving;
 
 /* The record of the run (train/record/record.h). */
@@ -116,7 +87,7 @@ typedef struct wefti_training_span {
 
 /* What the run does now, and how long it has done what (time.c). Times are of wefti_now_ns. */
 typedef struct wefti_training_time {
-    weft_train_part part;                                    /* now */
+    weft_train_part part, before_opening;                    /* now; while data are opened */
     int64_t begun_ns;                                        /* the process */
     int64_t entered_ns;                                      /* when it began with `part` */
     int64_t since_ns;                                        /* `ns` has all before */
@@ -129,37 +100,16 @@ typedef struct wefti_training_time {
     int meeting_count;
 } wefti_training_time;
 
-/* What a process that takes the place of a rank gets from a rank that lives (loop/seat.c). */
-typedef struct wefti_briefing {
-    weft_model_config config;
-    weft_bf16_compute bf16;
-    char *plan; /* text of the plan that was searched; NULL: of the job */
-    bool anew;  /* all ranks set up: their plan is a new one */
-} wefti_briefing;
-
-struct wefti_training_parts; /* loop/resize.c */
-
 typedef struct wefti_training {
-    const weft_job *job; /* for the present size of the world */
+    wefti_setup setup;
+    wefti_built *built;  /* for the present size of the world */
+    wefti_built *former; /* while the world changes its size */
     const weft_job *given_job;
-    weft_job *resized_job;                          /* `job`, if it is another one than given */
     const weft_train_events *events, *given_events; /* given_events: of the rank that reports */
     weft_train_result *result;
-    struct wefti_training_parts *former; /* while the world changes its size */
-    weft_data *data;
-    weft_session *session;
-    weft_plan *searched; /* once the graph is built: of a search, or of the run's record; NULL: the
-                            job's plan counts */
-    char *search_notes;  /* of a search other than the joint one, a line each; NULL: none */
-    weft_search_report *report;     /* of the joint search on this rank; NULL: none */
-    int64_t memory_bytes;           /* limit of a device, 0: none */
-    const wefti_briefing *briefing; /* of a newcomer, while it sets up; else NULL */
-    bool mended;                    /* the world was mended during this run */
+    bool mended; /* the world was mended during this run */
     wefti_metrics *metrics;
-    wefti_training_model model;
-    wefti_training_batch batch;
     wefti_training_progress progress;
-    wefti_party party;
     wefti_training_ranks ranks;
     wefti_training_saving saving;
     wefti_training_record record;
@@ -186,74 +136,22 @@ void wefti_training_trace_parts(wefti_training *t);
 void wefti_training_meet(wefti_training *t);
 int64_t wefti_resident_bytes(void); /* of this process; 0: not known */
 
-/* setup.c: configuration, data, graphs and session of a job, within the job's memory limit or the
- * machine's memory: all but the session, and then the session. */
-weft_status wefti_training_prepare(wefti_training *t) WEFT_CHECKED;
-weft_status wefti_training_build(wefti_training *t) WEFT_CHECKED;
+/* loop/run.c */
 void wefti_training_close(wefti_training *t);
 /* Whether train.stop_after ends the run, and whether the run has made all of its steps. */
 static inline bool wefti_training_has_stalled(const wefti_training *t) {
-    const int64_t most = t->job->train.stop_after;
+    const int64_t most = t->built->job->train.stop_after;
     return most > 0 && t->progress.ratings.not_improved >= most;
 }
 static inline bool wefti_training_is_over(const wefti_training *t) {
-    return t->progress.step >= t->job->train.steps || wefti_training_has_stalled(t);
+    return t->progress.step >= t->built->job->train.steps || wefti_training_has_stalled(t);
 }
 /* loop/resize.c: after an attempt to go on in a world of another size. whole: the old parts of the
  * run end; otherwise the run has them again, and the new ones end. Without an attempt: nothing. */
 void wefti_training_end_resize(wefti_training *t, bool whole);
-/* The model's configuration; opens data into t->data when sizes depend on it. */
-weft_status wefti_training_configure(wefti_training *t) WEFT_CHECKED;
-/* After that, on all ranks: the data, unless they are open, and what depends on them. */
-weft_status wefti_training_open_data(wefti_training *t) WEFT_CHECKED;
-/* memory_bytes: the job's limit, or a device's share of the machine's memory. */
-void wefti_training_limit_memory(wefti_training *t);
-/* The plan of the run: of the job, or of a search, which exists once the graph does. NULL: none. */
-const weft_plan *wefti_training_plan(const wefti_training *t);
-/* search.c: finds the plan of a job of mode auto, and of a resume. Rank 0 searches, or reads the
- * run's record; the others get its plan. The joint search also
- * chooses the microbatches, so it runs before the graph is built. Collective in a world. */
-weft_status wefti_training_search(wefti_training *t) WEFT_CHECKED;
-bool wefti_training_is_joint(const wefti_training *t);
-/* joint.c: the joint search of a job: `searched` and `report`. */
-weft_status wefti_training_joint(wefti_training *t) WEFT_CHECKED;
-/* After that: the graph to train. Refuses a plan that was made for another model. */
-weft_status wefti_training_graph(wefti_training *t) WEFT_CHECKED;
-/* The graph to train with `samples` in a microbatch, with the job's frozen parameters. */
-weft_status wefti_training_graph_of(const wefti_training *t, const weft_model_config *config,
-                                    int64_t samples, weft_graph **out) WEFT_CHECKED;
-/* The graph to validate with: model.eval_graph. */
-weft_status wefti_training_eval_graph(wefti_training *t) WEFT_CHECKED;
-/* report/plan.c: a copy of the run's plan with all decisions written down, of one device too. */
-weft_status wefti_training_completed_plan(wefti_training *t, weft_plan **out) WEFT_CHECKED;
-weft_session_options wefti_training_options(const wefti_training *t);
-void wefti_training_note(const wefti_training *t, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-/* tokenizer.c: the tokenizer of model.from, if the data are text and the job names no tokenizer.
- * *out NULL: the data open the one that the job names, or bytes. *out_ends: the tokens that end its
- * texts. Collective. */
-weft_status wefti_training_tokenizer(wefti_training *t, weft_tokenizer **out,
-                                     wefti_ends *out_ends) WEFT_CHECKED;
-/* Rank 0 reads the files beside the model that checkpoints hold, unless they are there: those of
- * model.from, and of the tokenizer that the job names. */
-weft_status wefti_training_read_side(wefti_training *t) WEFT_CHECKED;
-/* Rank 0's files, for all ranks. Collective. */
-weft_status wefti_training_share_side(wefti_training *t, weft_status status) WEFT_CHECKED;
-/* Refuses bytes that the job does not ask for if the vocabulary is of another size. Otherwise the
- * model would learn tokens that no tokenizer makes. */
-weft_status wefti_training_check_bytes(const wefti_training *t) WEFT_CHECKED;
-bool wefti_training_reads_text(const weft_job *job);
-
-/* together.c: agreement between processes; collective. */
-weft_status wefti_training_join(wefti_training *t, weft_world *world) WEFT_CHECKED;
-/* Refuse jobs that differ between ranks in what keys.def says they share, and data, once they are
- * open, that differ. */
-weft_status wefti_training_same_job(wefti_training *t) WEFT_CHECKED;
-weft_status wefti_training_same_data(wefti_training *t) WEFT_CHECKED;
-/* What the ranks agree on before a step: whether some rank was asked to stop, whether parts of a
- * checkpoint are complete, and whether one is due. `data`: whether this rank has the data of the
- * step; if one has not, all fail. */
+/* together.c: what the ranks agree on before a step: whether some rank was asked to stop, whether
+ * parts of a checkpoint are complete, and whether one is due. `data`: whether this rank has the
+ * data of the step; if one has not, all fail. */
 weft_status wefti_training_stops(wefti_training *t, weft_status data, bool *out) WEFT_CHECKED;
 /* stop_file.c: whether this rank's checkpoint.stop_file asks for the end of the run. A file without
  * JSON, which may be half written, does not, and gives a note. */

@@ -93,7 +93,7 @@ static void trial_end(trial *t) {
 static void assert_was_foreseen(const trial *t, const weft_job *job, const weft_infer *model,
                                 const char *what) {
     weft_infer_report *r;
-    weft_session *s = model->model.training.session;
+    weft_session *s = model->model.built.session;
     if (weft_job_infer_report(job, 0, t->length, &r) < 0)
         fail_msg("%s, %s: %s", t->f->name, what, weft_error_message());
     assert_int_equal(r->devices, weft_session_devices(s));

@@ -19,7 +19,7 @@
 #include "tensor/tensor.h"
 #include "data/array.h"
 #include "interop/pretrained.h"
-#include "train/training.h"
+#include "setup/setup.h"
 
 enum { TENSORS = 64 };
 
@@ -227,10 +227,12 @@ static void dropout_of_job_or_files(void **state) {
         weft_job *job;
         ASSERT_OK(weft_job_load(NULL, words, 2, &job));
         assert_non_null(strstr(job->text, cases[i].printed));
-        wefti_training t = {.job = job};
-        ASSERT_OK(wefti_training_configure(&t));
+        wefti_setup alone = {.context = NULL};
+        wefti_built t = {.setup = &alone, .job = job};
+        ASSERT_OK(wefti_built_configure(&t));
         assert_true(t.model.config.dropout == cases[i].rate);
-        wefti_training_close(&t);
+        wefti_built_close(&t);
+        wefti_setup_close(&alone);
         weft_job_free(job);
     }
     /* The directory's rates may differ; a rate of the job holds everywhere. */
@@ -246,12 +248,14 @@ static void dropout_of_job_or_files(void **state) {
         const char *words[] = {from, "model.dropout=0.5"};
         weft_job *job;
         ASSERT_OK(weft_job_load(NULL, words, 1 + set, &job));
-        wefti_training t = {.job = job};
-        ASSERT_OK(wefti_training_configure(&t));
+        wefti_setup alone = {.context = NULL};
+        wefti_built t = {.setup = &alone, .job = job};
+        ASSERT_OK(wefti_built_configure(&t));
         assert_true(t.model.config.dropout == (set ? 0.5 : 0.25));
         assert_int_equal(t.model.config.dropout_apart, !set);
         if (!set) assert_true(t.model.config.embedding_dropout == 0.35);
-        wefti_training_close(&t);
+        wefti_built_close(&t);
+        wefti_setup_close(&alone);
         weft_job_free(job);
     }
     files_end(&f);

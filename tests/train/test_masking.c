@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "train/objective.h"
+#include "setup/objective.h"
 
 enum { COUNT = 200000, VOCAB = 1000, MASK = 999 };
 

@@ -10,17 +10,18 @@ weft_status wefti_training_failed(wefti_training *t, weft_status status) {
     wefti_failure failure;
     wefti_failure_keep(status, &failure);
     if (wefti_saver_end(wefti_training_saver(t)) < 0)
-        wefti_training_note(t, "%s", weft_error_message());
+        wefti_setup_note(&t->setup, "%s", weft_error_message());
     (void)wefti_failure_tell(&failure);
-    if (status == WEFT_E_STOPPED || t->party.follows || !*t->job->checkpoint.dir) return status;
+    if (status == WEFT_E_STOPPED || t->setup.party.follows || !*t->built->job->checkpoint.dir)
+        return status;
     if (!*t->result->checkpoint)
         return t->progress.step ? wefti_prefix(status, "no checkpoint is written") : status;
     /* The state before a step without a finite loss may itself be the cause. */
     if (status == WEFT_E_NUMERIC && t->saving.committed_step == t->progress.step)
-        wefti_training_note(t,
-                            "going on from %s comes to this failure again: change the settings, or "
-                            "remove it to go on from the checkpoint before it",
-                            t->result->checkpoint);
+        wefti_setup_note(&t->setup,
+                         "going on from %s comes to this failure again: change the settings, or "
+                         "remove it to go on from the checkpoint before it",
+                         t->result->checkpoint);
     return wefti_prefix(status, "the checkpoint of step %lld is kept",
                         (long long)t->saving.committed_step);
 }
@@ -60,13 +61,13 @@ static weft_status map_and_check(const weft_tensor_info *info, const wefti_sessi
 weft_status wefti_training_check_parameters(wefti_training *t) {
     wefti_session_piece *pieces;
     weft_status status = WEFT_OK;
-    WEFT_NEW_ARRAY(pieces, wefti_session_piece, weft_session_devices(t->session));
-    for (int i = 0; i < weft_session_tensors(t->session, 0) && status == WEFT_OK; i++) {
+    WEFT_NEW_ARRAY(pieces, wefti_session_piece, weft_session_devices(t->built->session));
+    for (int i = 0; i < weft_session_tensors(t->built->session, 0) && status == WEFT_OK; i++) {
         weft_tensor_info info;
         int32_t count = 0;
-        status = weft_session_tensor(t->session, 0, i, &info);
+        status = weft_session_tensor(t->built->session, 0, i, &info);
         if (status == WEFT_OK && info.role == WEFT_ROLE_PARAM)
-            status = wefti_session_pieces(t->session, 0, i, pieces, &count);
+            status = wefti_session_pieces(t->built->session, 0, i, pieces, &count);
         for (int32_t k = 0; k < count && status == WEFT_OK; k++)
             if (pieces[k].counts && pieces[k].data) status = map_and_check(&info, &pieces[k]);
     }
@@ -77,21 +78,22 @@ weft_status wefti_training_check_parameters(wefti_training *t) {
 /* Only rank 0 knows. */
 weft_status wefti_training_unsaved(wefti_training *t, bool *out) {
     *out = !wefti_training_is_saved(t);
-    return wefti_party_broadcast(&t->party, WEFT_OK, out, sizeof *out);
+    return wefti_party_broadcast(&t->setup.party, WEFT_OK, out, sizeof *out);
 }
 
 /* A run that was killed right after its last checkpoint left one more than checkpoint.keep. */
 static void prune(wefti_training *t) {
-    const weft_job_checkpoint *c = &t->job->checkpoint;
+    const weft_job_checkpoint *c = &t->built->job->checkpoint;
     const wefti_save_keep keep = wefti_training_keeps(t);
     weft_status status = WEFT_OK;
     if (!c->dir[0]) return;
     if (wefti_training_is_sliced(t))
         status = wefti_saver_prune_slices(wefti_training_saver(t), &keep, t->saving.committed_step);
-    else if (!t->party.follows)
+    else if (!t->setup.party.follows)
         status = wefti_checkpoint_prune_spaced(c->dir, c->keep, keep.spacing, keep.best,
                                                t->saving.committed_step);
-    if (status < 0 && !t->party.follows) wefti_training_note(t, "%s", weft_error_message());
+    if (status < 0 && !t->setup.party.follows)
+        wefti_setup_note(&t->setup, "%s", weft_error_message());
     wefti_error_clear();
 }
 
@@ -100,9 +102,8 @@ weft_status wefti_training_finish(wefti_training *t) {
     bool unsaved, stop;
     weft_status unwritten = WEFT_OK;
     if (wefti_training_has_stalled(t))
-        wefti_training_note(t, "train.stop_after: %lld validations have not improved on %.6g",
-                            (long long)t->progress.ratings.not_improved,
-                            t->progress.ratings.lowest);
+        wefti_setup_note(&t->setup, "train.stop_after: %lld validations have not improved on %.6g",
+                         (long long)t->progress.ratings.not_improved, t->progress.ratings.lowest);
     else if (whole)
         WEFT_TRY(wefti_training_validate(t));
     (void)wefti_training_enter(t, WEFT_TRAIN_PART_SAVING);
@@ -115,16 +116,15 @@ weft_status wefti_training_finish(wefti_training *t) {
     }
     if (unwritten >= 0) WEFT_TRY(wefti_saver_finish(wefti_training_saver(t), &unwritten));
     if (unwritten < 0) /* on all ranks alike, which agree on it once more */
-        return wefti_party_agree(&t->party, unwritten);
+        return wefti_party_agree(&t->setup.party, unwritten);
     (void)wefti_training_enter(t, WEFT_TRAIN_PART_OTHER);
     WEFT_TRY(wefti_training_stops(t, WEFT_OK, &stop));
     WEFT_TRY(wefti_training_end_trace(t));
     WEFT_REQUIRE(!stop || t->ranks.stopping == WEFT_TRAIN_STOPPED_BY_FILE, WEFT_E_STOPPED,
                  "stopped after step %lld", (long long)t->progress.step);
     if (t->progress.ratings.best.step >= 0)
-        wefti_training_note(t, "the best checkpoint is of step %lld, validation loss %.6g",
-                            (long long)t->progress.ratings.best.step,
-                            t->progress.ratings.best.loss);
+        wefti_setup_note(&t->setup, "the best checkpoint is of step %lld, validation loss %.6g",
+                         (long long)t->progress.ratings.best.step, t->progress.ratings.best.loss);
     t->result->observed_peak_bytes = wefti_training_observed(t);
     return WEFT_OK;
 }

@@ -49,7 +49,7 @@ void wefti_training_report_step(wefti_training *t) {
 
 /* Does what is left to do behind the last step; all of it may be done already. */
 static weft_status after_step(wefti_training *t) {
-    const weft_job *job = t->job;
+    const weft_job *job = t->built->job;
     const int64_t step = t->progress.step;
     if (t->progress.stage == WEFTI_STAGE_SAVED) return WEFT_OK;
     if (wefti_training_is_over(t)) return WEFT_OK; /* wefti_training_finish() does the rest */
@@ -81,8 +81,8 @@ typedef struct steps_made {
 /* Of the time that the step has taken, its waits for transfers, and for a checkpoint that has not
  * yet read a parameter: of devices in this process, the mean. */
 static void count_waits(wefti_training *t) {
-    const int64_t waited = wefti_session_waited(t->session), before = t->time.waited_ns;
-    const int devices = t->party.world ? 1 : weft_session_devices(t->session);
+    const int64_t waited = wefti_session_waited(t->built->session), before = t->time.waited_ns;
+    const int devices = t->setup.party.world ? 1 : weft_session_devices(t->built->session);
     t->time.waited_ns = waited;
     wefti_training_move_time(t, WEFT_TRAIN_PART_STEPS, WEFT_TRAIN_PART_WAITING,
                              waited > before ? waited - before : 0);
@@ -94,7 +94,7 @@ static void count_waits(wefti_training *t) {
 static void end_step(wefti_training *t, steps_made *made) {
     weft_train_step *s = &t->progress.under_way;
     t->progress.step++;
-    t->progress.position += t->job->train.batch;
+    t->progress.position += t->built->job->train.batch;
     t->progress.stage = WEFTI_STAGE_STEPPED;
     s->seconds = wefti_now_s() - t->progress.begun_s;
     (void)wefti_training_enter(t, WEFT_TRAIN_PART_OTHER);
@@ -104,7 +104,8 @@ static void end_step(wefti_training *t, steps_made *made) {
     add_seconds(&made->recent, made->count++, s->seconds);
     wefti_run_record_step(t, made->count, s->seconds);
     s->tokens_per_second = made->units / s->seconds;
-    s->eta_seconds = median(&made->recent) * (double)(t->job->train.steps - t->progress.step);
+    s->eta_seconds =
+        median(&made->recent) * (double)(t->built->job->train.steps - t->progress.step);
     s->observed_peak_bytes = wefti_training_observed(t);
     s->resident_bytes = wefti_resident_bytes();
     s->mfu = t->peak_flops > 0 ? t->step_flops / (s->seconds * t->peak_flops) : NAN;
@@ -117,18 +118,18 @@ static void end_step(wefti_training *t, steps_made *made) {
 }
 
 static weft_status make_step(wefti_training *t, wefti_batch *batch) {
-    const weft_job *job = t->job;
+    const weft_job *job = t->built->job;
     weft_train_step *s = &t->progress.under_way;
     *s = (weft_train_step){.step = t->progress.step + 1,
                            .learning_rate = wefti_learning_rate(job, t->progress.step),
                            .gradient_norm = NAN};
     t->result->samples_prepared += batch->prepared;
-    t->model.objective->prepare(t, batch, job->train.batch);
+    t->built->model.objective->prepare(t->built, batch, job->train.batch);
     atomic_store(&t->saving.touched, false);
     t->progress.stage = WEFTI_STAGE_STEPPING;
     WEFT_TRY(wefti_training_step(t, batch, s->learning_rate, s));
     if (job->train.check_replicas > 0 && s->step % job->train.check_replicas == 0)
-        WEFT_TRY(weft_session_check_replicas(t->session));
+        WEFT_TRY(weft_session_check_replicas(t->built->session));
     return WEFT_OK;
 }
 
@@ -138,8 +139,8 @@ static weft_status next_step(wefti_training *t, wefti_feed *feed, steps_made *ma
     (void)wefti_training_enter(t, WEFT_TRAIN_PART_DATA);
     weft_status data = wefti_feed_next(feed, &batch);
     double waited = wefti_now_s() - begin;
-    (void)wefti_training_enter(t, t->party.agreement ? WEFT_TRAIN_PART_WAITING
-                                                     : WEFT_TRAIN_PART_OTHER);
+    (void)wefti_training_enter(t, t->setup.party.agreement ? WEFT_TRAIN_PART_WAITING
+                                                           : WEFT_TRAIN_PART_OTHER);
     WEFT_TRY(wefti_training_stops(t, data, stop));
     if (*stop) return WEFT_OK;
     wefti_training_meet(t);
@@ -165,8 +166,8 @@ static weft_status loop(wefti_training *t, wefti_feed *feed, steps_made *made) {
 }
 
 weft_status wefti_training_loop(wefti_training *t) {
-    const weft_job *job = t->job;
-    wefti_feed_options o = {.data = t->data,
+    const weft_job *job = t->built->job;
+    wefti_feed_options o = {.data = t->built->data,
                             .part = WEFT_DATA_TRAIN,
                             .seed = job->train.seed,
                             .batch = job->train.batch,
@@ -174,13 +175,13 @@ weft_status wefti_training_loop(wefti_training *t) {
                             .first = t->progress.position / job->train.batch,
                             .ring = 3,
                             .padding_target = -1};
-    const weft_desc in = weft_data_input(t->data);
-    const int64_t tokens = t->model.objective->is_language ? in.shape[0] : 1;
+    const weft_desc in = weft_data_input(t->built->data);
+    const int64_t tokens = t->built->model.objective->is_language ? in.shape[0] : 1;
     steps_made made = {.units = (double)(job->train.batch * tokens)};
     wefti_feed *feed;
     void *block;
-    if (weft_session_step_number(t->session) > t->progress.step) { /* made while mending */
-        t->progress.under_way.gradient_norm = wefti_session_norm(t->session);
+    if (weft_session_step_number(t->built->session) > t->progress.step) { /* made while mending */
+        t->progress.under_way.gradient_norm = wefti_session_norm(t->built->session);
         end_step(t, &made);
         o.first++;
     }
@@ -188,9 +189,9 @@ weft_status wefti_training_loop(wefti_training *t) {
                  "the checkpoint is at sample %lld, which is not a multiple of train.batch, %lld: "
                  "use the train.batch that the run began with",
                  (long long)t->progress.position, (long long)job->train.batch);
-    WEFT_TRY(wefti_training_choose_rows(t, 0, &o));
-    WEFT_TRY(wefti_training_open_feed(&o, &block, &feed));
-    t->time.waited_ns = wefti_session_waited(t->session);
+    WEFT_TRY(wefti_built_choose_rows(t->built, 0, &o));
+    WEFT_TRY(wefti_open_feed(&o, &block, &feed));
+    t->time.waited_ns = wefti_session_waited(t->built->session);
     weft_status status = loop(t, feed, &made);
     wefti_feed_destroy(feed);
     wefti_free(block);

@@ -2,7 +2,7 @@
 #ifndef WEFTI_TRAIN_LOOP_LOOP_H
 #define WEFTI_TRAIN_LOOP_LOOP_H
 
-#include "data/feed.h"
+#include "setup/feed.h"
 #include "train/save/save.h"
 #include "train/training.h"
 
@@ -67,29 +67,8 @@ weft_status wefti_training_be_briefed(wefti_training *t, int32_t teller) WEFT_CH
 /* step.c: one step: all microbatches of a batch, and the update. */
 weft_status wefti_training_step(wefti_training *t, const wefti_batch *b, double lr,
                                 weft_train_step *out) WEFT_CHECKED;
-/* Feeds rows [first, first + micro) of a batch to a program. */
-weft_status wefti_training_feed_rows(wefti_training *t, int program, const wefti_batch *b,
-                                     int64_t first) WEFT_CHECKED;
-/* In a world: lets the feed prepare only the rows of each microbatch that this process needs for
- * the program. */
-weft_status wefti_training_choose_rows(wefti_training *t, int program,
-                                       wefti_feed_options *o) WEFT_CHECKED;
-/* A feed in memory of its own: *out_block, to be freed after the feed is destroyed. */
-weft_status wefti_training_open_feed(const wefti_feed_options *o, void **out_block,
-                                     wefti_feed **out) WEFT_CHECKED;
-
 /* validate.c: the loss (and accuracy) over the validation data. Does nothing without such data. */
 weft_status wefti_training_validate(wefti_training *t) WEFT_CHECKED;
-/* The same over the first batches of a part of the data, without a report. */
-typedef struct wefti_evaluation {
-    int64_t samples, targets;
-    int64_t bytes;         /* of the targets' texts; 0: the data have no tokenizer */
-    double loss, accuracy; /* means over targets and samples; accuracy NaN: no classes */
-    bool stopped;          /* the numbers are of a part of the batches */
-} wefti_evaluation;
-weft_status wefti_training_evaluate(wefti_training *t, weft_data_part part, int64_t batches,
-                                    wefti_evaluation *out) WEFT_CHECKED;
-
 /* finish.c: after the last step, or when the run is stopped: validates and saves. */
 weft_status wefti_training_finish(wefti_training *t) WEFT_CHECKED;
 /* Fails if a piece of a parameter on this rank has a value that is not finite. */

@@ -9,46 +9,47 @@
 #include "train/loop/loop.h"
 
 bool wefti_training_can_mend(const wefti_training *t, weft_status status) {
-    return t->job->recovery.enabled && !t->ranks.ended &&
-           wefti_repair_can(t->party.world, t->party.agreement, status);
+    return t->built->job->recovery.enabled && !t->ranks.ended &&
+           wefti_repair_can(t->setup.party.world, t->setup.party.agreement, status);
 }
 
 static bool is_halted(void *context, int32_t rank) {
     const wefti_training *t = context;
     (void)rank;
-    return wefti_world_is_halted(t->party.world);
+    return wefti_world_is_halted(t->setup.party.world);
 }
 
 /* The world can be mended from now on, and may change its size if the job says so. */
 static weft_status arm(wefti_training *t, bool elastic) {
-    const weft_job_recovery *r = &t->job->recovery;
+    const weft_job_recovery *r = &t->built->job->recovery;
     wefti_elastic how = {.least = 0};
     unsigned char *fits = NULL;
     if (elastic) {
         how = (wefti_elastic){.least = (int32_t)r->min, .seconds = r->wait};
-        WEFT_TRY(wefti_fail_world(t->party.world,
+        WEFT_TRY(wefti_fail_world(t->setup.party.world,
                                   wefti_training_find_sizes(t, how.least, &fits, &how.most)));
         how.fits = fits;
     }
-    wefti_world_arm(t->party.world, &how);
+    wefti_world_arm(t->setup.party.world, &how);
     wefti_free(fits);
     return WEFT_OK;
 }
 
 weft_status wefti_training_arm(wefti_training *t) {
     wefti_checkpoint_tensor *all;
-    weft_world *world = t->party.world;
-    const weft_job_recovery *r = &t->job->recovery;
+    weft_world *world = t->setup.party.world;
+    const weft_job_recovery *r = &t->built->job->recovery;
     const bool elastic = r->elastic && wefti_world_resizes(world);
     if (r->elastic && world && !elastic)
-        wefti_training_note(t, "the run keeps its number of ranks: recovery.elastic is for worlds "
-                               "that weft launch starts, without UCX or MPI");
+        wefti_setup_note(&t->setup,
+                         "the run keeps its number of ranks: recovery.elastic is for worlds "
+                         "that weft launch starts, without UCX or MPI");
     if (!r->enabled || !(elastic || wefti_world_mends(world))) return WEFT_OK;
     WEFT_TRY(wefti_saver_tensors(wefti_training_saver(t),
                                  &all)); /* starts the session, which is collective */
     wefti_free(all);
-    WEFT_TRY(wefti_session_copy(t->session)); /* from now on, each rank has a holder */
-    wefti_session_halt_when(t->session, is_halted, t);
+    WEFT_TRY(wefti_session_copy(t->built->session)); /* from now on, each rank has a holder */
+    wefti_session_halt_when(t->built->session, is_halted, t);
     return arm(t, elastic);
 }
 
@@ -71,10 +72,10 @@ static weft_status meet(void *context, wefti_repair *m) {
     run_mending *x = context;
     wefti_training *t = x->t;
     mend_record own = {.stage = WEFTI_STAGE_STEPPED, .stopping = t->ranks.stopping};
-    t->party.agreement = m->agreement;
+    t->setup.party.agreement = m->agreement;
     x->from_disk = false;
     if (!m->is_new) {
-        own.offset = t->progress.position - t->progress.step * t->job->train.batch;
+        own.offset = t->progress.position - t->progress.step * t->built->job->train.batch;
         if (t->progress.step == m->mend.target) own.stage = (int32_t)t->progress.stage;
     }
     wefti_free(x->ranks);
@@ -90,10 +91,10 @@ static weft_status meet(void *context, wefti_repair *m) {
 static weft_status arrive(void *context, wefti_repair *m) {
     wefti_training *t = ((run_mending *)context)->t;
     WEFT_TRY(wefti_training_be_briefed(t, m->teller));
-    WEFT_TRY(wefti_training_build(t));
-    m->session = t->session;
-    WEFT_TRY(wefti_session_arrive(t->session));
-    wefti_session_halt_when(t->session, is_halted, t);
+    WEFT_TRY(wefti_built_build(t->built));
+    m->session = t->built->session;
+    WEFT_TRY(wefti_session_arrive(t->built->session));
+    wefti_session_halt_when(t->built->session, is_halted, t);
     return WEFT_OK;
 }
 
@@ -103,23 +104,23 @@ static weft_status welcome(void *context, wefti_repair *m) {
 
 /* Without the other ranks. */
 static weft_status set_up(wefti_training *t) {
-    wefti_agreement *agreement = t->party.agreement;
+    wefti_agreement *agreement = t->setup.party.agreement;
     const wefti_briefing none = {.bf16 = WEFT_BF16_AUTO};
-    t->party.agreement = NULL;
-    t->briefing = &none;
-    weft_status status = wefti_training_take_key(t, true);
+    t->setup.party.agreement = NULL;
+    t->setup.briefing = &none;
+    weft_status status = wefti_built_take_key(t->built, true);
     if (status >= 0) status = wefti_training_bind(t);
     if (status >= 0) status = wefti_training_lock_slices(t);
-    t->briefing = NULL;
-    t->party.agreement = agreement;
+    t->setup.briefing = NULL;
+    t->setup.party.agreement = agreement;
     return status;
 }
 
 static weft_status check(void *context, wefti_repair *m) {
     wefti_training *t = ((run_mending *)context)->t;
-    WEFT_TRY(wefti_party_agree(&t->party, m->is_new ? set_up(t) : WEFT_OK));
-    WEFT_TRY(wefti_training_same_job(t));
-    return wefti_training_same_data(t);
+    WEFT_TRY(wefti_party_agree(&t->setup.party, m->is_new ? set_up(t) : WEFT_OK));
+    WEFT_TRY(wefti_built_same_job(t->built));
+    return wefti_built_same_data(t->built);
 }
 
 /* ---- one state ---- */
@@ -131,9 +132,9 @@ static weft_status read_disk(void *context, wefti_repair *m) {
     (void)m;
     ((run_mending *)context)->from_disk = true;
     t->progress.step = t->progress.position = t->saving.committed_step = 0;
-    weft_status status = t->party.follows ? WEFT_OK : wefti_training_find(t, &from);
+    weft_status status = t->setup.party.follows ? WEFT_OK : wefti_training_find(t, &from);
     bool resumes = from != NULL;
-    status = wefti_party_broadcast(&t->party, status, &resumes, sizeof resumes);
+    status = wefti_party_broadcast(&t->setup.party, status, &resumes, sizeof resumes);
     if (status >= 0) status = wefti_training_load_parameters(t, &from, resumes);
     wefti_checkpoint_close(from);
     WEFT_TRY(status);
@@ -145,9 +146,9 @@ static weft_status read_disk(void *context, wefti_repair *m) {
 /* The last whole step in the directory, for rank 0. */
 static weft_status find_committed(wefti_training *t) {
     wefti_checkpoint *c = NULL;
-    if (t->party.follows || !t->job->checkpoint.dir[0]) return WEFT_OK;
+    if (t->setup.party.follows || !t->built->job->checkpoint.dir[0]) return WEFT_OK;
     const weft_status status =
-        wefti_checkpoint_open_unread(t->job->checkpoint.dir, INT64_MAX, &c, NULL);
+        wefti_checkpoint_open_unread(t->built->job->checkpoint.dir, INT64_MAX, &c, NULL);
     const bool none = status == WEFT_E_NOT_FOUND || status == WEFT_E_CORRUPT;
     if (status < 0 && !none) return status;
     if (none) wefti_error_clear();
@@ -162,10 +163,10 @@ static weft_status find_committed(wefti_training *t) {
  * step. Without a file that tells, the step counts as reported. */
 static weft_status take_progress(const run_mending *x, const wefti_repair *m) {
     wefti_training *t = x->t;
-    const wefti_metrics_last last = wefti_metrics_read_last(t->job->train.log);
-    const bool asks = !t->party.follows && t->job->train.log[0];
+    const wefti_metrics_last last = wefti_metrics_read_last(t->built->job->train.log);
+    const bool asks = !t->setup.party.follows && t->built->job->train.log[0];
     t->progress.step = m->mend.target;
-    t->progress.position = x->ranks[m->teller].offset + m->mend.target * t->job->train.batch;
+    t->progress.position = x->ranks[m->teller].offset + m->mend.target * t->built->job->train.batch;
     t->progress.reported = asks ? last.step : t->progress.step;
     t->progress.validated = asks ? last.validation : t->progress.step;
     t->result->steps = t->progress.step;
@@ -189,8 +190,8 @@ static weft_status settled(void *context, wefti_repair *m) {
 
 /* Rank 0 of before may have been lost: this rank reports from now on. */
 static weft_status take_reports(wefti_training *t) {
-    const weft_job *job = t->job;
-    if (t->party.follows || !t->former) return WEFT_OK;
+    const weft_job *job = t->built->job;
+    if (t->setup.party.follows || !t->former) return WEFT_OK;
     if (t->metrics) {
         wefti_training_announce(t);
         return WEFT_OK;
@@ -204,7 +205,7 @@ static weft_status take_reports(wefti_training *t) {
     if (t->progress.under_way.step != t->progress.step) t->progress.reported = t->progress.step;
     WEFT_TRY(find_committed(t));
     WEFT_TRY(wefti_metrics_open(job->train.log, job->train.tensorboard,
-                                t->model.objective->is_language ? "tokens" : "samples",
+                                t->built->model.objective->is_language ? "tokens" : "samples",
                                 &t->metrics));
     wefti_training_announce(t);
     if (t->progress.reported < t->progress.step) wefti_training_report_step(t);
@@ -218,18 +219,19 @@ static weft_status resize(void *context, wefti_repair *m) {
     bool whole;
     WEFT_TRY(
         wefti_training_resize(t, m->mend.target, m->teller, m->from_memory, is_halted, &whole));
-    m->session = t->session;
-    if (!whole) WEFT_TRY(wefti_session_begin_again(t->session));
+    m->session = t->built->session;
+    if (!whole) WEFT_TRY(wefti_session_begin_again(t->built->session));
     WEFT_TRY(whole ? settled(x, m) : read_disk(x, m));
-    t->result->predicted_peak_bytes = weft_session_memory_of(t->session).predicted_peak_bytes;
-    return wefti_party_agree(&t->party, take_reports(t));
+    t->result->predicted_peak_bytes =
+        weft_session_memory_of(t->built->session).predicted_peak_bytes;
+    return wefti_party_agree(&t->setup.party, take_reports(t));
 }
 
 /* A round has ended: the world is whole, or begins another round from its old state. */
 static void end_round(void *context, wefti_repair *m, bool whole) {
     wefti_training *t = ((run_mending *)context)->t;
     wefti_training_end_resize(t, whole);
-    m->session = t->session;
+    m->session = t->built->session;
 }
 
 /* All ranks are new: the run begins, as a run that is started again does. */
@@ -237,12 +239,12 @@ static weft_status begin(void *context, wefti_repair *m) {
     wefti_training *t = ((run_mending *)context)->t;
     wefti_checkpoint *from;
     if (m->mend.resized) WEFT_TRY(wefti_training_read_job(t));
-    WEFT_TRY(wefti_training_take_key(t, true));
+    WEFT_TRY(wefti_built_take_key(t->built, true));
     WEFT_TRY(wefti_training_open_directory(t, &from));
     weft_status status = wefti_training_load(t, &from);
     wefti_checkpoint_close(from);
     WEFT_TRY(status);
-    m->session = t->session;
+    m->session = t->built->session;
     return wefti_training_arm(t);
 }
 
@@ -251,27 +253,31 @@ static weft_status begin(void *context, wefti_repair *m) {
 /* A newcomer that could not set up to its end has nothing. */
 static void begin_anew(void *context) {
     wefti_training *t = ((run_mending *)context)->t;
-    const wefti_training kept = *t;
     wefti_training_close(t);
-    *t = (wefti_training){.job = kept.given_job,
+    const wefti_training kept = *t;
+    *kept.built = (wefti_built){.setup = &t->setup, .job = kept.given_job};
+    *t = (wefti_training){.setup = kept.setup,
+                          .built = kept.built,
                           .given_job = kept.given_job,
                           .events = kept.events,
                           .given_events = kept.given_events,
                           .result = kept.result,
-                          .party = {.world = kept.party.world, .follows = kept.party.follows},
                           .ranks = {.stopping = kept.ranks.stopping},
                           .progress = wefti_training_begun()};
+    t->setup.party.agreement = NULL; /* the world ends it */
+    t->setup.briefing = NULL;
 }
 
 static void note_mended(const wefti_training *t, const wefti_mend *m, bool from_disk) {
     const char *from = from_disk ? "state from the last checkpoint" : "state from memory";
-    const long long step = (long long)weft_session_step_number(t->session);
+    const long long step = (long long)weft_session_step_number(t->built->session);
     if (m->resized)
-        wefti_training_note(t, "the run goes on with %d ranks (%s) after step %lld", m->size, from,
-                            step);
+        wefti_setup_note(&t->setup, "the run goes on with %d ranks (%s) after step %lld", m->size,
+                         from, step);
     else
-        wefti_training_note(
-            t, "a process of the job was lost and replaced (%s); the run goes on after step %lld",
+        wefti_setup_note(
+            &t->setup,
+            "a process of the job was lost and replaced (%s); the run goes on after step %lld",
             from, step);
 }
 
@@ -288,19 +294,19 @@ static weft_status go_on(wefti_training *t, const wefti_mend *given) {
                                              .end_round = end_round,
                                              .drop = begin_anew};
     run_mending x = {.t = t};
-    wefti_repair m = {.world = t->party.world,
-                      .session = t->session,
+    wefti_repair m = {.world = t->setup.party.world,
+                      .session = t->built->session,
                       .calls = &calls,
                       .context = &x,
                       .is_new = given};
-    t->party.agreement = NULL; /* the world ends it */
+    t->setup.party.agreement = NULL; /* the world ends it */
     if (given) {
         m.mend = *given;
         m.place = WEFTI_REPAIR_MENDED;
     }
     weft_status status = wefti_repair_run(&m);
     t->ranks.ended = m.ended;
-    if (m.ended) t->party.agreement = NULL;
+    if (m.ended) t->setup.party.agreement = NULL;
     t->mended = true; /* also of a run that has begun anew */
     if (status >= 0) note_mended(t, &m.mend, x.from_disk);
     wefti_repair_free(&m);
@@ -319,5 +325,5 @@ weft_status wefti_training_mend(wefti_training *t) {
 }
 
 weft_status wefti_training_take_seat(wefti_training *t) {
-    return go_on(t, wefti_world_newcomer(t->party.world));
+    return go_on(t, wefti_world_newcomer(t->setup.party.world));
 }

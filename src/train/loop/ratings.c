@@ -14,7 +14,7 @@ static const char best_step[] = "best_step", best_loss[] = "best_loss", lowest[]
                   not_improved[] = "not_improved", rated[] = "rated_step";
 
 bool wefti_training_rates(const wefti_training *t) {
-    return t->job->checkpoint.best || t->job->train.stop_after > 0;
+    return t->built->job->checkpoint.best || t->built->job->train.stop_after > 0;
 }
 
 wefti_training_ratings wefti_training_no_ratings(void) {
@@ -34,13 +34,14 @@ int64_t wefti_training_best_step(const wefti_training *t) {
 weft_status wefti_training_rate(wefti_training *t, double loss) {
     wefti_training_ratings *r = &t->progress.ratings;
     if (!wefti_training_rates(t) || r->step >= t->progress.step) return WEFT_OK;
-    WEFT_TRY(wefti_party_broadcast(&t->party, WEFT_OK, &loss, sizeof loss));
+    WEFT_TRY(wefti_party_broadcast(&t->setup.party, WEFT_OK, &loss, sizeof loss));
     r->step = t->progress.step;
     r->not_improved = loss < r->lowest ? 0 : r->not_improved + 1; /* also if it is not finite */
     if (loss < r->lowest) r->lowest = loss;
     const bool is_written =
         t->saving.saver.state != WEFTI_SAVE_NONE && r->candidate.step == t->saving.saver.step;
-    if (t->job->checkpoint.best && loss < r->best.loss && (!is_written || loss < r->candidate.loss))
+    if (t->built->job->checkpoint.best && loss < r->best.loss &&
+        (!is_written || loss < r->candidate.loss))
         r->candidate = (wefti_rated_step){t->progress.step, loss};
     return WEFT_OK;
 }
@@ -94,8 +95,8 @@ weft_status wefti_training_read_ratings(const wefti_training *t, const wefti_che
     out->not_improved = whole_of(meta, not_improved, 0);
     out->lowest = real_of(meta, lowest);
     const wefti_rated_step best = {whole_of(meta, best_step, -1), real_of(meta, best_loss)};
-    if (best.step < 0 || !*t->job->checkpoint.dir) return WEFT_OK;
-    WEFT_TRY(wefti_run_step_path(t->job->checkpoint.dir, best.step, &path, &sliced));
+    if (best.step < 0 || !*t->built->job->checkpoint.dir) return WEFT_OK;
+    WEFT_TRY(wefti_run_step_path(t->built->job->checkpoint.dir, best.step, &path, &sliced));
     if (wefti_is_dir(path)) out->best = best;
     wefti_free(path);
     return WEFT_OK;

@@ -10,8 +10,8 @@
 /* All ranks fail in the same place. They see the same loss and the same norm, except where each
  * rank runs its own model. */
 static bool is_shared(const wefti_training *t, weft_status status) {
-    const weft_plan *plan = wefti_training_plan(t);
-    if (wefti_party_agreed(&t->party)) return true;
+    const weft_plan *plan = wefti_built_plan(t->built);
+    if (wefti_party_agreed(&t->setup.party)) return true;
     return status == WEFT_E_NUMERIC && t->progress.stage == WEFTI_STAGE_STEPPING &&
            !(plan && plan->mode == WEFT_PARALLEL_MANUAL);
 }
@@ -29,15 +29,15 @@ static weft_status check_whole(wefti_training *t) {
  */
 static void note_unsaved(const wefti_training *t, weft_status status) {
     if (status < 0)
-        wefti_training_note(t, "checkpoint.on_error: step %lld is not saved: %s",
-                            (long long)t->progress.step, weft_error_message());
+        wefti_setup_note(&t->setup, "checkpoint.on_error: step %lld is not saved: %s",
+                         (long long)t->progress.step, weft_error_message());
 }
 
 /* Fails if the ranks are not in the same place any more. */
 static weft_status save(wefti_training *t) {
     bool unsaved;
-    weft_status unwritten = WEFT_OK, status = wefti_party_agree(&t->party, check_whole(t));
-    if (!wefti_party_agreed(&t->party)) WEFT_TRY(status);
+    weft_status unwritten = WEFT_OK, status = wefti_party_agree(&t->setup.party, check_whole(t));
+    if (!wefti_party_agreed(&t->setup.party)) WEFT_TRY(status);
     note_unsaved(t, status);
     if (status < 0) return WEFT_OK;
     WEFT_TRY(wefti_training_unsaved(t, &unsaved));
@@ -49,21 +49,21 @@ static weft_status save(wefti_training *t) {
 }
 
 weft_status wefti_training_rescue(wefti_training *t, weft_status status) {
-    const weft_job_checkpoint *c = &t->job->checkpoint;
+    const weft_job_checkpoint *c = &t->built->job->checkpoint;
     wefti_failure failure;
     if (!c->on_error || !*c->dir || status == WEFT_E_STOPPED) return status;
     wefti_failure_keep(status, &failure);
     if (!is_shared(t, status)) {
-        wefti_training_note(t,
-                            "checkpoint.on_error: step %lld is not saved, as a rank failed alone",
-                            (long long)t->progress.step);
+        wefti_setup_note(&t->setup,
+                         "checkpoint.on_error: step %lld is not saved, as a rank failed alone",
+                         (long long)t->progress.step);
         return wefti_failure_tell(&failure);
     }
     (void)wefti_training_enter(t, WEFT_TRAIN_PART_SAVING);
     weft_status parted = save(t);
     note_unsaved(t, parted);
     (void)wefti_failure_tell(&failure);
-    if (parted < 0 || !t->party.agreement) return status; /* run.c reports it to the others */
+    if (parted < 0 || !t->setup.party.agreement) return status; /* run.c reports it to the others */
     /* The failure is again the last that the ranks have agreed on. */
-    return wefti_party_agree(&t->party, status);
+    return wefti_party_agree(&t->setup.party, status);
 }

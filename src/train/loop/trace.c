@@ -14,14 +14,14 @@ static char *path_of(const wefti_training *t, int rank) {
 }
 
 static int own_rank(const wefti_training *t) {
-    return t->party.world ? weft_world_rank(t->party.world) : 0;
+    return t->setup.party.world ? weft_world_rank(t->setup.party.world) : 0;
 }
 
 weft_status wefti_training_begin_trace(wefti_training *t) {
     if (!t->events || !t->events->trace) return WEFT_OK;
     char *path = path_of(t, own_rank(t));
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
-    weft_status status = weft_session_trace(t->session, path);
+    weft_status status = weft_session_trace(t->built->session, path);
     wefti_free(path);
     return status;
 }
@@ -29,7 +29,7 @@ weft_status wefti_training_begin_trace(wefti_training *t) {
 /* The files of this host's ranks. A file that this process does not see, or whose rank writes
  * none, is none of them. */
 static int list_files(const wefti_training *t, const char *traced, char **files) {
-    const weft_world *world = t->party.world;
+    const weft_world *world = t->setup.party.world;
     int count = 0;
     for (int r = own_rank(t); r < world->size; r++) {
         if (world->host[r] != world->host[world->rank] || !traced[r]) continue;
@@ -43,7 +43,7 @@ static int list_files(const wefti_training *t, const char *traced, char **files)
 }
 
 static weft_status merge(const wefti_training *t, char **files, int count) {
-    const weft_world *world = t->party.world;
+    const weft_world *world = t->setup.party.world;
     char *out = own_rank(t) == 0
                     ? wefti_strdup(t->events->trace)
                     : wefti_format("%s.host%d", t->events->trace, (int)world->host[world->rank]);
@@ -56,7 +56,7 @@ static weft_status merge(const wefti_training *t, char **files, int count) {
 
 /* traced: [size]: ranks that have written a trace. */
 static weft_status merge_host(const wefti_training *t, const char *traced) {
-    const weft_world *world = t->party.world;
+    const weft_world *world = t->setup.party.world;
     char **files;
     for (int r = 0; r < world->rank; r++)
         if (world->host[r] == world->host[world->rank] && traced[r]) return WEFT_OK;
@@ -73,13 +73,13 @@ weft_status wefti_training_end_trace(wefti_training *t) {
     weft_status status = WEFT_OK;
     if (traces) {
         wefti_training_trace_parts(t);
-        status = weft_session_trace(t->session, NULL);
+        status = weft_session_trace(t->built->session, NULL);
     }
-    if (!t->party.agreement) return status;
-    WEFT_TRY(wefti_party_agree(&t->party, status));
+    if (!t->setup.party.agreement) return status;
+    WEFT_TRY(wefti_party_agree(&t->setup.party, status));
     char own = traces, *traced;
-    WEFT_NEW_ARRAY(traced, char, weft_world_size(t->party.world));
-    status = wefti_agree_records(t->party.agreement, &own, sizeof own, traced);
+    WEFT_NEW_ARRAY(traced, char, weft_world_size(t->setup.party.world));
+    status = wefti_agree_records(t->setup.party.agreement, &own, sizeof own, traced);
     /* Ranks of a mended world may have other numbers than their files. */
     if (status >= 0 && traces && !t->mended) status = merge_host(t, traced);
     wefti_free(traced);

@@ -1,184 +1,22 @@
 /* Validation during and after a run. */
+#include "base/clock.h"
 #include "train/loop/loop.h"
 
-#include <math.h>
-
-#include "base/clock.h"
-#include "tensor/tensor.h"
-
-/* Rows of a batch that this process counts. Several processes may prepare a row; the lowest of them
- * counts it. */
-typedef struct counting {
-    bool *counts;       /* [micro] */
-    int64_t first, end; /* the rows that count lie in [first, end) */
-    int64_t *of_ranks;  /* [TALLIES * devices]: of each rank, while they are added up */
-} counting;
-
-/* What a batch adds to the sums over all rows. */
-typedef struct tally {
-    int64_t targets, right; /* right: rows with the largest logit at their label */
-    int64_t bytes;          /* of the targets' texts */
-} tally;
-enum { TALLIES = sizeof(tally) / sizeof(int64_t) };
-
-static void counting_close(counting *c) {
-    wefti_free(c->counts);
-    wefti_free(c->of_ranks);
-}
-
-/* Of several processes: each knows the rows that all others prepare. */
-static weft_status choose_counted(wefti_training *t, const wefti_feed_options *o, counting *c) {
-    const int64_t mine[2] = {o->own_begin, o->own_end};
-    WEFT_TRY(wefti_agree_records(t->party.agreement, mine, sizeof mine, c->of_ranks));
-    for (int64_t row = o->own_begin; row < o->own_end; row++) {
-        int64_t before = 0;
-        for (int r = 0; r < weft_world_rank(t->party.world); r++)
-            before += row >= c->of_ranks[2 * r] && row < c->of_ranks[2 * r + 1];
-        c->counts[row] = before == 0;
-    }
-    return WEFT_OK;
-}
-
-static weft_status counting_open(wefti_training *t, const wefti_feed_options *o, counting *c) {
-    const int64_t micro = t->batch.micro;
-    WEFT_NEW_ARRAY(c->counts, bool, micro);
-    WEFT_NEW_ARRAY(c->of_ranks, int64_t, TALLIES * weft_session_devices(t->session));
-    if (t->party.agreement)
-        WEFT_TRY(choose_counted(t, o, c));
-    else
-        for (int64_t row = 0; row < micro; row++) c->counts[row] = true;
-    while (c->first < micro && !c->counts[c->first]) c->first++;
-    for (c->end = micro; c->end > c->first && !c->counts[c->end - 1];) c->end--;
-    return WEFT_OK;
-}
-
-/* Each process reads the logits of the rows that it counts. */
-static weft_status count_right(wefti_training *t, const wefti_batch *b, const counting *c,
-                               tally *sum) {
-    weft_tensor_info info;
-    WEFT_TRY(weft_session_find(t->session, t->model.eval_program, "logits", &info));
-    int64_t classes = info.desc.shape[info.desc.rank - 1];
-    size_t bytes = (size_t)((c->end - c->first) * info.bytes / info.desc.shape[0]);
-    void *logits = wefti_alloc(bytes + 1);
-    WEFT_REQUIRE(logits, WEFT_E_NOMEM, "no memory for the logits of a validation batch");
-    weft_status status = weft_session_read_rows(t->session, t->model.eval_program, "logits",
-                                                c->first, logits, bytes);
-    for (int64_t r = c->first; r < c->end && r < b->valid && status == WEFT_OK; r++) {
-        const int64_t row = (r - c->first) * classes;
-        int64_t best = 0;
-        for (int64_t k = 1; k < classes; k++)
-            if (wefti_load(info.desc.dtype, logits, row + k) >
-                wefti_load(info.desc.dtype, logits, row + best))
-                best = k;
-        sum->right += c->counts[r] && best == b->target[r];
-    }
-    wefti_free(logits);
-    return status;
-}
-
-/* Adds up what all processes have counted. */
-static weft_status add_up(const wefti_training *t, const counting *c, tally *sum) {
-    const int64_t mine[TALLIES] = {sum->targets, sum->right, sum->bytes};
-    if (!t->party.agreement) return WEFT_OK;
-    WEFT_TRY(wefti_agree_records(t->party.agreement, mine, sizeof mine, c->of_ranks));
-    *sum = (tally){0, 0, 0};
-    for (int r = 0; r < weft_session_devices(t->session); r++) {
-        sum->targets += c->of_ranks[TALLIES * r];
-        sum->right += c->of_ranks[TALLIES * r + 1];
-        sum->bytes += c->of_ranks[TALLIES * r + 2];
-    }
-    return WEFT_OK;
-}
-
-/* Bytes of the texts of a row's targets. Tokens that end a text are no part of it. */
-static int64_t bytes_of_targets(const wefti_training *t, const wefti_batch *b, int64_t row) {
-    const weft_tokenizer *tokenizer = weft_data_tokenizer(t->data);
-    const weft_model_config *config = &t->model.config;
-    const weft_desc target = weft_data_target(t->data);
-    const int64_t count = weft_desc_elems(&target);
-    int64_t all = 0;
-    if (!tokenizer || !t->model.objective->generates) return 0;
-    for (const int32_t *at = b->target + row * count, *end = at + count; at < end; at++) {
-        int64_t bytes = 0;
-        bool ends = *at < 0;
-        for (int64_t i = 0; i < config->end_count; i++) ends |= config->ends[i] == *at;
-        if (!ends && weft_tokenizer_token(tokenizer, *at, &bytes)) all += bytes;
-    }
-    return all;
-}
-
-static weft_status count(wefti_training *t, const wefti_batch *b, const counting *c, tally *out) {
-    *out = (tally){0, 0, 0};
-    for (int64_t r = c->first; r < c->end && r < b->valid; r++) {
-        if (!c->counts[r]) continue;
-        out->targets += wefti_batch_targets(t, b, r, 1);
-        out->bytes += bytes_of_targets(t, b, r);
-    }
-    if (t->model.objective->has_accuracy) WEFT_TRY(count_right(t, b, c, out));
-    return add_up(t, c, out);
-}
-
-static weft_status evaluate_with(wefti_training *t, wefti_feed *feed, int64_t batches,
-                                 const counting *c, wefti_evaluation *out) {
-    double sum = 0;
-    int64_t right = 0;
-    for (int64_t i = 0; i < batches; i++) {
-        wefti_batch b;
-        double loss;
-        tally counted;
-        WEFT_TRY(wefti_training_stops(t, WEFT_OK, &out->stopped));
-        if (out->stopped) break;
-        WEFT_TRY(wefti_feed_next(feed, &b));
-        t->result->validation_prepared += b.prepared;
-        t->model.objective->prepare(t, &b, t->batch.micro);
-        WEFT_TRY(wefti_training_feed_rows(t, t->model.eval_program, &b, 0));
-        WEFT_TRY(weft_session_forward(t->session, t->model.eval_program, &loss));
-        WEFT_TRY(count(t, &b, c, &counted));
-        sum += loss * (double)counted.targets;
-        out->targets += counted.targets;
-        out->bytes += counted.bytes;
-        right += counted.right;
-        out->samples += b.valid;
-        wefti_feed_release(feed);
-    }
-    if (out->targets) out->loss = sum / (double)out->targets;
-    if (t->model.objective->has_accuracy && out->samples)
-        out->accuracy = (double)right / (double)out->samples;
-    return WEFT_OK;
-}
-
-weft_status wefti_training_evaluate(wefti_training *t, weft_data_part part, int64_t batches,
-                                    wefti_evaluation *out) {
-    wefti_feed_options o = {.data = t->data,
-                            .part = part,
-                            .sequential = true,
-                            .batch = t->batch.micro,
-                            .row_end = t->batch.micro,
-                            .ring = 2,
-                            .padding_target = -1};
-    counting c = {.counts = NULL};
-    wefti_feed *feed = NULL;
-    void *block = NULL;
-    *out = (wefti_evaluation){.loss = NAN, .accuracy = NAN};
-    weft_status status = wefti_training_choose_rows(t, t->model.eval_program, &o);
-    if (status >= 0) status = counting_open(t, &o, &c);
-    if (status >= 0) status = wefti_training_open_feed(&o, &block, &feed);
-    if (status >= 0) status = evaluate_with(t, feed, batches, &c, out);
-    wefti_feed_destroy(feed);
-    wefti_free(block);
-    counting_close(&c);
-    return status;
+static weft_status stops(void *context, bool *out) {
+    return wefti_training_stops(context, WEFT_OK, out);
 }
 
 static weft_status validate(wefti_training *t) {
-    int64_t batches = wefti_feed_batches(t->data, WEFT_DATA_VALIDATION, t->batch.micro);
+    int64_t batches =
+        wefti_feed_batches(t->built->data, WEFT_DATA_VALIDATION, t->built->batch.micro);
     int64_t limit =
-        t->job->train.eval_batches; /* of train.batch samples, however they are divided */
-    if (limit > 0 && limit <= batches / t->batch.microbatches)
-        batches = limit * t->batch.microbatches;
+        t->built->job->train.eval_batches; /* of train.batch samples, however they are divided */
+    if (limit > 0 && limit <= batches / t->built->batch.microbatches)
+        batches = limit * t->built->batch.microbatches;
     wefti_evaluation e;
     double start = wefti_now_s();
-    WEFT_TRY(wefti_training_evaluate(t, WEFT_DATA_VALIDATION, batches, &e));
+    WEFT_TRY(wefti_built_evaluate(t->built, WEFT_DATA_VALIDATION, batches, stops, t, &e));
+    t->result->validation_prepared += e.prepared;
     bool stop;
     WEFT_TRY(wefti_training_stops(t, WEFT_OK, &stop));
     if (stop) return WEFT_OK; /* a part of the data would give another number */
@@ -197,10 +35,10 @@ static weft_status validate(wefti_training *t) {
 }
 
 weft_status wefti_training_validate(wefti_training *t) {
-    if (t->model.eval_program == 0) return WEFT_OK;
+    if (t->built->model.eval_program == 0) return WEFT_OK;
     const weft_train_part before = wefti_training_enter(t, WEFT_TRAIN_PART_VALIDATION);
     const weft_status status = validate(t);
-    t->time.waited_ns = wefti_session_waited(t->session); /* these waits are no step's */
+    t->time.waited_ns = wefti_session_waited(t->built->session); /* these waits are no step's */
     (void)wefti_training_enter(t, before);
     return status;
 }

@@ -12,15 +12,15 @@ enum { WARM_STEPS = 2 };
 void wefti_run_record_step(wefti_training *t, int64_t done, double seconds) {
     wefti_training_record *r = &t->record;
     r->done = done;
-    if (!t->job->checkpoint.dir[0] || t->mended) return;
+    if (!t->built->job->checkpoint.dir[0] || t->mended) return;
     if (r->measuring) {
-        wefti_session_profile_end_step(t->session);
+        wefti_session_profile_end_step(t->built->session);
         if (r->steps < WEFTI_PROFILE_STEPS) r->seconds[r->steps] = seconds;
         r->steps++;
     }
     const bool measures = done >= WARM_STEPS && r->steps < WEFTI_PROFILE_STEPS;
     if (measures == r->measuring) return;
-    r->measuring = wefti_session_profile(t->session, measures) >= 0 && measures;
+    r->measuring = wefti_session_profile(t->built->session, measures) >= 0 && measures;
 }
 
 /* ---- which steps count ---- */
@@ -64,12 +64,12 @@ static void add_parts(wefti_training *t, wefti_text *out) {
 }
 
 static weft_status add_rank(wefti_training *t, int32_t rank, uint64_t steps, wefti_text *out) {
-    const wefti_profile *profile = wefti_session_profile_of(t->session, rank);
+    const wefti_profile *profile = wefti_session_profile_of(t->built->session, rank);
     wefti_run_record_rows rows = {0};
     if (!profile) return WEFT_OK;
     weft_status status = wefti_run_record_measured(profile, steps, &rows);
     wefti_text_add(out, "%s    {\"rank\": %d, \"peak_bytes\": %lld, ", out->used ? ",\n" : "", rank,
-                   (long long)wefti_session_observed(t->session, rank));
+                   (long long)wefti_session_observed(t->built->session, rank));
     add_parts(t, out);
     wefti_text_add(out, "\"rows\": ");
     if (rank >= WEFTI_RUN_RECORD_RANKS) rows.count = 0;
@@ -82,7 +82,7 @@ static weft_status add_rank(wefti_training *t, int32_t rank, uint64_t steps, wef
 static weft_status own_ranks(wefti_training *t, uint64_t steps, char **out) {
     wefti_text text = {0};
     weft_status status = WEFT_OK;
-    for (int32_t r = 0; r < weft_session_devices(t->session) && status >= 0; r++)
+    for (int32_t r = 0; r < weft_session_devices(t->built->session) && status >= 0; r++)
         status = add_rank(t, r, steps, &text);
     if (status < 0) {
         wefti_text_free(&text);
@@ -106,12 +106,12 @@ static void add_seconds(const wefti_training_record *r, wefti_text *out) {
 
 /* Settings that advice is about. */
 static void add_job(const wefti_training *t, wefti_text *out) {
-    const weft_job *job = t->job;
-    const weft_plan *plan = wefti_training_plan(t);
+    const weft_job *job = t->built->job;
+    const weft_plan *plan = wefti_built_plan(t->built);
     wefti_text_add(out,
                    "  \"job\": {\"batch\": %lld, \"microbatches\": %lld, \"stages\": %d, "
                    "\"steps_made\": %lld, \"checkpoint_every\": %lld, \"checkpoint_seconds\": ",
-                   (long long)job->train.batch, (long long)t->batch.microbatches,
+                   (long long)job->train.batch, (long long)t->built->batch.microbatches,
                    plan ? plan->pipeline.stages : 1, (long long)t->record.done,
                    *job->checkpoint.dir ? (long long)job->checkpoint.every : 0);
     wefti_json_real(out, job->checkpoint.seconds);
@@ -142,8 +142,10 @@ static weft_status write(wefti_training *t, const char *parts, const int64_t *of
 static weft_status gather(wefti_training *t, const char *own) {
     char *all;
     int64_t *offsets;
-    WEFT_TRY(wefti_agree_gather(t->party.agreement, own, (int64_t)strlen(own), &all, &offsets));
-    if (!t->party.follows && write(t, all, offsets, weft_world_size(t->party.world)) < 0)
+    WEFT_TRY(
+        wefti_agree_gather(t->setup.party.agreement, own, (int64_t)strlen(own), &all, &offsets));
+    if (!t->setup.party.follows &&
+        write(t, all, offsets, weft_world_size(t->setup.party.world)) < 0)
         wefti_run_record_unwritten(t);
     wefti_free(offsets);
     return WEFT_OK;
@@ -151,12 +153,12 @@ static weft_status gather(wefti_training *t, const char *own) {
 
 weft_status wefti_run_record_end(wefti_training *t) {
     char *own = NULL;
-    if (!t->job->checkpoint.dir[0] || t->record.steps == 0 || t->mended) return WEFT_OK;
+    if (!t->built->job->checkpoint.dir[0] || t->record.steps == 0 || t->mended) return WEFT_OK;
     uint64_t steps = middle_steps(&t->record); /* as rank 0 saw them */
-    WEFT_TRY(wefti_party_broadcast(&t->party, WEFT_OK, &steps, sizeof steps));
+    WEFT_TRY(wefti_party_broadcast(&t->setup.party, WEFT_OK, &steps, sizeof steps));
     weft_status status = own_ranks(t, steps, &own);
-    if (t->party.agreement) {
-        status = wefti_party_agree(&t->party, status);
+    if (t->setup.party.agreement) {
+        status = wefti_party_agree(&t->setup.party, status);
         if (status >= 0) status = gather(t, own);
     } else if (status >= 0) {
         const int64_t offsets[] = {0, (int64_t)strlen(own)};

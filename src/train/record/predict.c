@@ -14,7 +14,7 @@
 
 weft_status wefti_run_machine(const wefti_training *t, wefti_machine_model **out) {
     *out = NULL;
-    if (*t->job->machine) return wefti_model_find(t->job->machine, out);
+    if (*t->built->job->machine) return wefti_model_find(t->built->job->machine, out);
     char *path;
     if (wefti_model_this_machine(&path) < 0) {
         wefti_error_clear();
@@ -23,7 +23,7 @@ weft_status wefti_run_machine(const wefti_training *t, wefti_machine_model **out
     weft_status status = wefti_exists(path) ? wefti_model_load(path, out) : WEFT_OK;
     wefti_free(path);
     WEFT_TRY(status);
-    if (*out && wefti_model_fits(*out, weft_session_devices(t->session)) < 0) {
+    if (*out && wefti_model_fits(*out, weft_session_devices(t->built->session)) < 0) {
         wefti_error_clear();
         wefti_model_destroy(*out);
         *out = NULL;
@@ -44,9 +44,9 @@ void wefti_run_rates(wefti_training *t) {
     if (wefti_run_machine(t, &machine) < 0) wefti_error_clear();
     t->peak_flops = 0;
     if (!machine) return;
-    t->peak_flops = wefti_peak_rate(machine, arithmetic_of(t->job->train.precision)) *
-                    weft_session_devices(t->session);
-    t->step_flops = wefti_model_flops(t->model.graph, (int32_t)t->batch.microbatches);
+    t->peak_flops = wefti_peak_rate(machine, arithmetic_of(t->built->job->train.precision)) *
+                    weft_session_devices(t->built->session);
+    t->step_flops = wefti_model_flops(t->built->model.graph, (int32_t)t->built->batch.microbatches);
     wefti_model_destroy(machine);
 }
 
@@ -64,14 +64,14 @@ static weft_status write_machine(const wefti_training *t, const wefti_machine_mo
 
 /* The session's programs: its graphs, plan and threads. */
 static weft_status open_programs(const wefti_training *t, wefti_job_programs *p) {
-    const weft_session_options o = wefti_training_options(t);
-    const weft_plan *plan = wefti_training_plan(t);
-    const int devices = weft_session_devices(t->session);
-    *p = (wefti_job_programs){.training = {.job = t->job, .model = t->model},
+    const weft_session_options o = wefti_built_options(t->built);
+    const weft_plan *plan = wefti_built_plan(t->built);
+    const int devices = weft_session_devices(t->built->session);
+    *p = (wefti_job_programs){.built = {.job = t->built->job, .model = t->built->model},
                               .microbatches = o.microbatches,
                               .devices = devices,
-                              .graphs = t->model.eval_graph ? 2 : 1};
-    p->prepare = (wefti_prepare){.threads = wefti_session_threads(t->session) / devices,
+                              .graphs = t->built->model.eval_graph ? 2 : 1};
+    p->prepare = (wefti_prepare){.threads = wefti_session_threads(t->built->session) / devices,
                                  .bf16 = wefti_training_is_native(t) ? WEFTI_BF16_NATIVE
                                                                      : WEFTI_BF16_AS_F32};
     if (plan) {
@@ -80,11 +80,11 @@ static weft_status open_programs(const wefti_training *t, wefti_job_programs *p)
         WEFT_TRY(weft_plan_create(devices, &p->plan));
     }
     if (p->plan) WEFT_TRY(wefti_route_cache_create(&p->routes));
-    if (t->party.world) {
+    if (t->setup.party.world) {
         WEFT_NEW_ARRAY(p->host, int32_t, devices);
-        memcpy(p->host, t->party.world->host, (size_t)devices * sizeof *p->host);
+        memcpy(p->host, t->setup.party.world->host, (size_t)devices * sizeof *p->host);
     }
-    WEFT_TRY(wefti_optimizer_for(&o, t->model.graph, &p->optimizer));
+    WEFT_TRY(wefti_optimizer_for(&o, t->built->model.graph, &p->optimizer));
     return wefti_job_programs_classes(p);
 }
 

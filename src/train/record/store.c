@@ -11,6 +11,7 @@
 #include "search/search.h"
 #include "topo/model.h"
 #include "train/record/record.h"
+#include "train/report/report.h"
 
 enum { RECORD_VERSION = 1, RECORD_FILE_MAX = 64 << 20 };
 
@@ -50,11 +51,11 @@ static uint64_t digest_of_search(const weft_job *job) {
  * shapes of parameters do not depend on the batch. */
 static weft_status hash_model(const wefti_training *t, uint64_t *out) {
     weft_graph *graph;
-    if (t->model.graph) {
-        *out = wefti_model_hash(t->model.graph);
+    if (t->built->model.graph) {
+        *out = wefti_model_hash(t->built->model.graph);
         return WEFT_OK;
     }
-    WEFT_TRY(wefti_training_graph_of(t, &t->model.config, 1, &graph));
+    WEFT_TRY(wefti_built_graph_of(t->built, &t->built->model.config, 1, &graph));
     *out = wefti_model_hash(graph);
     weft_graph_destroy(graph);
     return WEFT_OK;
@@ -63,7 +64,7 @@ static weft_status hash_model(const wefti_training *t, uint64_t *out) {
 /* A digest of everything by which the user decides about the plan. The machine counts by its name:
  * its figures may have been measured again. */
 static weft_status digest_of(const wefti_training *t, uint64_t *out) {
-    const weft_job *job = t->job;
+    const weft_job *job = t->built->job;
     const bool searched = job->parallel.mode == WEFT_JOB_MODE_AUTO && !*job->parallel.plan;
     uint64_t model, digest = wefti_digest_text(RECORD_VERSION, job->machine);
     digest = wefti_digest_text(digest, job->parallel.links);
@@ -96,7 +97,7 @@ static weft_status digest_of(const wefti_training *t, uint64_t *out) {
 static weft_status read_file(const wefti_training *t, const char *file, char **out,
                              int64_t *out_bytes) {
     *out = NULL;
-    char *path = wefti_run_record_path(t->job->checkpoint.dir, file);
+    char *path = wefti_run_record_path(t->built->job->checkpoint.dir, file);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
     weft_status status =
         wefti_exists(path) ? wefti_file_read(path, RECORD_FILE_MAX, out, out_bytes) : WEFT_OK;
@@ -132,12 +133,13 @@ static weft_status same_settings(const wefti_training *t, bool *out) {
     wefti_free(text);
     if (status < 0)
         return wefti_prefix(status, "%s/record/run.json (remove the folder `record` to plan anew)",
-                            t->job->checkpoint.dir);
+                            t->built->job->checkpoint.dir);
     WEFT_TRY(digest_of(t, &now));
     *out = recorded == now;
     if (!*out)
-        wefti_training_note(t, "the settings of model, machine or parallelism are not those with "
-                               "which the run began: its recorded plan is not used");
+        wefti_setup_note(&t->setup,
+                         "the settings of model, machine or parallelism are not those with "
+                         "which the run began: its recorded plan is not used");
     return WEFT_OK;
 }
 
@@ -149,20 +151,20 @@ static weft_status read_plan(const wefti_training *t, weft_plan **out) {
     if (!text) return WEFT_OK;
     weft_status status = wefti_plan_parse("plan.json", text, bytes, out);
     wefti_free(text);
-    if (status >= 0 && t->job->plan && (*out)->devices != t->job->plan->devices) {
+    if (status >= 0 && t->built->job->plan && (*out)->devices != t->built->job->plan->devices) {
         status = WEFT_RAISE(WEFT_E_ARG, "plan.json: devices is %d, but the job has %d",
-                            (*out)->devices, t->job->plan->devices);
+                            (*out)->devices, t->built->job->plan->devices);
         weft_plan_destroy(*out);
         *out = NULL;
     }
     if (status < 0)
         return wefti_prefix(status, "%s/record (remove this folder to plan anew)",
-                            t->job->checkpoint.dir);
+                            t->built->job->checkpoint.dir);
     return WEFT_OK;
 }
 
 weft_status wefti_run_record_plan(wefti_training *t, weft_plan **out) {
-    const weft_job *job = t->job;
+    const weft_job *job = t->built->job;
     weft_plan *recorded;
     bool same;
     *out = NULL;
@@ -174,8 +176,8 @@ weft_status wefti_run_record_plan(wefti_training *t, weft_plan **out) {
     t->record.reused = true;
     if (job->parallel.mode == WEFT_JOB_MODE_AUTO && !*job->parallel.plan && job->plan) {
         *out = recorded;
-        wefti_training_note(t, "the plan of this run is used again: %s/record/plan.json",
-                            job->checkpoint.dir);
+        wefti_setup_note(&t->setup, "the plan of this run is used again: %s/record/plan.json",
+                         job->checkpoint.dir);
         return WEFT_OK;
     }
     weft_status status = job->plan ? wefti_plan_copy(job->plan, out) : WEFT_OK;
@@ -190,7 +192,7 @@ weft_status wefti_run_record_plan(wefti_training *t, weft_plan **out) {
 /* ---- writing ---- */
 
 weft_status wefti_run_record_write(const wefti_training *t, const char *file, const char *text) {
-    char *path = wefti_run_record_path(t->job->checkpoint.dir, file);
+    char *path = wefti_run_record_path(t->built->job->checkpoint.dir, file);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
     weft_status status = wefti_file_write(path, text, strlen(text));
     wefti_free(path);
@@ -203,8 +205,9 @@ static weft_status write_settings(const wefti_training *t) {
     WEFT_TRY(digest_of(t, &digest));
     wefti_text_add(&text, "{\n  \"version\": %d,\n  \"settings\": \"%016" PRIx64 "\",\n",
                    RECORD_VERSION, digest);
-    wefti_text_add(&text, "  \"devices\": %d,\n  \"machine\": ", weft_session_devices(t->session));
-    wefti_json_quote(&text, t->job->machine);
+    wefti_text_add(&text,
+                   "  \"devices\": %d,\n  \"machine\": ", weft_session_devices(t->built->session));
+    wefti_json_quote(&text, t->built->job->machine);
     wefti_text_add(&text, "\n}\n");
     char *data = wefti_text_take(&text);
     WEFT_REQUIRE(data, WEFT_E_NOMEM, "no memory for the record of a run");
@@ -216,7 +219,7 @@ static weft_status write_settings(const wefti_training *t) {
 static weft_status write_plan(wefti_training *t) {
     weft_plan *plan;
     char *text = NULL;
-    WEFT_TRY(wefti_training_completed_plan(t, &plan));
+    WEFT_TRY(wefti_built_completed_plan(t->built, &plan));
     weft_status status = wefti_plan_print(plan, &text);
     weft_plan_destroy(plan);
     if (status >= 0) status = wefti_run_record_write(t, "plan.json", text);
@@ -226,7 +229,7 @@ static weft_status write_plan(wefti_training *t) {
 
 /* The settings are written last: without them the rest does not count. */
 static weft_status write_record(wefti_training *t) {
-    char *folder = wefti_run_record_path(t->job->checkpoint.dir, "");
+    char *folder = wefti_run_record_path(t->built->job->checkpoint.dir, "");
     WEFT_REQUIRE(folder, WEFT_E_NOMEM, "no memory for a path");
     weft_status status = wefti_remove_tree(folder);
     if (status >= 0) status = wefti_dir_make(folder);
@@ -237,11 +240,11 @@ static weft_status write_record(wefti_training *t) {
 }
 
 void wefti_run_record_unwritten(const wefti_training *t) {
-    wefti_training_note(t, "the record of the run: %s; the run continues without it",
-                        weft_error_message());
+    wefti_setup_note(&t->setup, "the record of the run: %s; the run continues without it",
+                     weft_error_message());
 }
 
 void wefti_run_record_begin(wefti_training *t) {
-    if (!t->job->checkpoint.dir[0] || t->record.reused) return;
+    if (!t->built->job->checkpoint.dir[0] || t->record.reused) return;
     if (write_record(t) < 0 || wefti_run_record_predict(t) < 0) wefti_run_record_unwritten(t);
 }

@@ -78,7 +78,7 @@ static weft_status check_all(dry_run *r) {
 }
 
 static weft_status check_one(dry_run *r, int32_t rank) {
-    const weft_job *job = r->programs.training.job;
+    const weft_job *job = r->programs.built.job;
     wefti_program *programs[2] = {NULL, NULL};
     weft_status status = wefti_job_programs_build(&r->programs, rank, true, programs);
     if (status >= 0) status = describe(r, programs, 1);
@@ -93,7 +93,7 @@ static weft_status find_unmatched(const dry_run *r, int rank) {
     const weft_plan *plan = r->programs.plan;
     if (!plan) return WEFT_OK;
     const int32_t *fused = rank < 0 || plan->pipeline.stages == 1 ? r->fused : NULL;
-    return wefti_plan_unmatched(plan, r->programs.training.model.graph, fused, &r->out->unmatched);
+    return wefti_plan_unmatched(plan, r->programs.built.model.graph, fused, &r->out->unmatched);
 }
 
 static weft_status check(dry_run *r, const weft_job *job, int rank) {

@@ -2,7 +2,7 @@
  * plan that the options mean is completed, and its differences from the job's plan are reported. */
 #include "interop/systems.h"
 #include "plan/plan.h"
-#include "train/training.h"
+#include "setup/setup.h"
 
 /* Adds the differences between the completed plans of the job and of its degrees. `stages`: the
  * system's options say the stage of each cell. */
@@ -50,14 +50,16 @@ weft_status weft_job_export(const weft_job *job, weft_system system, char **out_
                             char **out_notes) {
     WEFT_REQUIRE(job && out_options && out_notes && system >= 0 && system < WEFT_SYSTEMS,
                  WEFT_E_ARG, "weft_job_export needs a job, a system and places for the texts");
-    wefti_training t = {.job = job};
+    wefti_setup alone = {.context = NULL};
+    wefti_built b = {.setup = &alone, .job = job};
     weft_plan *plan = NULL;
     wefti_text options = {0}, notes = {0};
-    weft_status status = wefti_training_configure(&t);
+    weft_status status = wefti_built_configure(&b);
     if (status >= 0) status = weft_job_plan(job, &plan, NULL);
-    if (status >= 0) status = export(job, system, &t.model.config, plan, &options, &notes);
+    if (status >= 0) status = export(job, system, &b.model.config, plan, &options, &notes);
     weft_plan_destroy(plan);
-    wefti_training_close(&t);
+    wefti_built_close(&b);
+    wefti_setup_close(&alone);
     wefti_text_add(&notes, "%s", "");
     char *texts[2] = {wefti_text_take(&options), wefti_text_take(&notes)};
     if (status >= 0 && (!texts[0] || !texts[1]))

@@ -18,15 +18,15 @@ static weft_status find_machine(const char *wanted, const char *own, wefti_machi
 
 /* Tokens of a step; samples of images. */
 static double tokens_of(const wefti_job_programs *p) {
-    const wefti_training *t = &p->training;
-    const bool language = t->model.objective->is_language;
-    return (double)t->job->train.batch * (language ? (double)t->model.config.context : 1.0);
+    const wefti_built *b = &p->built;
+    const bool language = b->model.objective->is_language;
+    return (double)b->job->train.batch * (language ? (double)b->model.config.context : 1.0);
 }
 
 /* "gpt2, 124 M parameters, f32, 8 samples of 1024 tokens a step"; wefti_free. */
 static char *describe(const wefti_job_programs *p) {
-    const wefti_training *t = &p->training;
-    const weft_body *root = t->model.graph->root;
+    const wefti_built *b = &p->built;
+    const weft_body *root = b->model.graph->root;
     double parameters = 0;
     for (int64_t i = 0; i < root->value_count; i++)
         if (root->values[i].kind == WEFTI_VALUE_PARAM)
@@ -35,14 +35,14 @@ static char *describe(const wefti_job_programs *p) {
     wefti_text text = {0};
     char number[32];
     wefti_text_add(&text, "%s, %s %s parameters, %s, %lld samples",
-                   weft_family_text(t->model.config.family),
+                   weft_family_text(b->model.config.family),
                    wefti_real_text(parameters / unit, 3, 3, number),
                    unit < 1e6   ? "k"
                    : unit < 1e9 ? "M"
                                 : "G",
-                   weft_dtype_text(t->job->train.precision), (long long)t->job->train.batch);
-    if (t->model.objective->is_language)
-        wefti_text_add(&text, " of %lld tokens", (long long)t->model.config.context);
+                   weft_dtype_text(b->job->train.precision), (long long)b->job->train.batch);
+    if (b->model.objective->is_language)
+        wefti_text_add(&text, " of %lld tokens", (long long)b->model.config.context);
     wefti_text_add(&text, " a step");
     return wefti_text_take(&text);
 }
@@ -53,7 +53,7 @@ static weft_status predict_job(wefti_job_programs *p, const weft_predict_options
         .machine = machine,
         .microbatches = p->microbatches,
         .tokens = o->tokens > 0 ? o->tokens : tokens_of(p),
-        .flops = wefti_model_flops(p->training.model.graph, p->microbatches),
+        .flops = wefti_model_flops(p->built.model.graph, p->microbatches),
         .disturbances = o->disturbances};
     WEFT_TRY(wefti_job_programs_place(p, machine));
     WEFT_TRY(wefti_job_programs_classes(p));
@@ -61,7 +61,7 @@ static weft_status predict_job(wefti_job_programs *p, const weft_predict_options
     const wefti_predict_files files = {.trace = o->trace,
                                        .report = o->report,
                                        .plan = p->plan,
-                                       .search = p->training.report,
+                                       .search = p->built.report,
                                        .title = o->title,
                                        .model = model};
     weft_status status = wefti_predict_classes(p->classes, &options, &files, out);

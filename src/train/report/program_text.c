@@ -24,7 +24,7 @@ static weft_status check(wefti_job_programs *p, int rank, char **out_unmatched) 
     WEFT_TRY(wefti_job_programs_classes(p));
     if (!out_unmatched || !p->plan) return WEFT_OK;
     wefti_job_programs_fused(p, fused);
-    return wefti_plan_unmatched(p->plan, p->training.model.graph, fused, out_unmatched);
+    return wefti_plan_unmatched(p->plan, p->built.model.graph, fused, out_unmatched);
 }
 
 static weft_status describe(const weft_job *job, int rank, bool json, char **out,

@@ -10,13 +10,13 @@
 
 /* Threads of one device, as a session in this process has them. */
 static int threads_of(const wefti_job_programs *p) {
-    const int wanted = (int)p->training.job->device.threads;
+    const int wanted = (int)p->built.job->device.threads;
     const int threads = (wanted ? wanted : wefti_cores()) / p->devices;
     return threads > 1 ? threads : 1;
 }
 
 static weft_status take_plan(wefti_job_programs *p) {
-    const weft_plan *plan = wefti_training_plan(&p->training);
+    const weft_plan *plan = wefti_built_plan(&p->built);
     p->devices = 1;
     if (!plan) return WEFT_OK;
     WEFT_TRY(wefti_session_take_plan(plan, &p->microbatches, &p->plan));
@@ -25,15 +25,15 @@ static weft_status take_plan(wefti_job_programs *p) {
 }
 
 static weft_status open_graphs(wefti_job_programs *p) {
-    wefti_training *t = &p->training;
-    const bool validates = t->data && weft_data_samples(t->data, WEFT_DATA_VALIDATION) > 0;
-    WEFT_TRY(wefti_training_graph(t));
-    WEFT_TRY(wefti_graph_wrap(t->model.graph));
+    wefti_built *b = &p->built;
+    const bool validates = b->data && weft_data_samples(b->data, WEFT_DATA_VALIDATION) > 0;
+    WEFT_TRY(wefti_built_graph(b));
+    WEFT_TRY(wefti_graph_wrap(b->model.graph));
     p->graphs = 1;
     if (!validates) return WEFT_OK;
-    WEFT_TRY(wefti_training_eval_graph(t));
+    WEFT_TRY(wefti_built_eval_graph(b));
     p->graphs = 2;
-    return wefti_graph_wrap(t->model.eval_graph);
+    return wefti_graph_wrap(b->model.eval_graph);
 }
 
 /* Buddies are chosen by host, which the job's machine tells. */
@@ -47,17 +47,17 @@ static weft_status place_buddies(wefti_job_programs *p, const weft_job *job) {
 }
 
 weft_status wefti_job_programs_open(const weft_job *job, wefti_job_programs *p) {
-    *p = (wefti_job_programs){.training = {.job = job}};
-    wefti_training *t = &p->training;
-    WEFT_TRY(wefti_training_configure(t));
+    *p = (wefti_job_programs){.built = {.setup = &p->setup, .job = job}};
+    wefti_built *b = &p->built;
+    WEFT_TRY(wefti_built_configure(b));
     WEFT_TRY(open_graphs(p));
-    const weft_session_options o = wefti_training_options(t);
+    const weft_session_options o = wefti_built_options(b);
     p->microbatches = o.microbatches;
     WEFT_TRY(take_plan(p));
     WEFT_TRY(place_buddies(p, job));
     p->prepare = (wefti_prepare){.threads = threads_of(p),
-                                 .bf16 = wefti_session_choose_bf16(t->model.graph, o.bf16)};
-    return wefti_optimizer_for(&o, t->model.graph, &p->optimizer);
+                                 .bf16 = wefti_session_choose_bf16(b->model.graph, o.bf16)};
+    return wefti_optimizer_for(&o, b->model.graph, &p->optimizer);
 }
 
 void wefti_job_programs_close(wefti_job_programs *p) {
@@ -66,7 +66,8 @@ void wefti_job_programs_close(wefti_job_programs *p) {
     wefti_route_cache_destroy(p->routes);
     weft_plan_destroy(p->plan);
     wefti_free(p->host);
-    wefti_training_close(&p->training);
+    wefti_built_close(&p->built);
+    wefti_setup_close(&p->setup);
 }
 
 weft_status wefti_job_programs_place(wefti_job_programs *p, const wefti_machine_model *machine) {
@@ -80,7 +81,7 @@ weft_status wefti_job_programs_place(wefti_job_programs *p, const wefti_machine_
 
 weft_status wefti_job_programs_build(const wefti_job_programs *p, int32_t rank, bool dry,
                                      wefti_program **programs) {
-    wefti_program_spec spec = {.graph = p->training.model.graph,
+    wefti_program_spec spec = {.graph = p->built.model.graph,
                                .backends = wefti_builtin_backends(),
                                .prepare = p->prepare,
                                .optimizer = wefti_optimizer_plan_of(p->optimizer),
@@ -92,7 +93,7 @@ weft_status wefti_job_programs_build(const wefti_job_programs *p, int32_t rank, 
     spec.prepare.dry = dry;
     WEFT_TRY(wefti_program_build(&spec, &programs[0]));
     if (p->graphs == 1) return WEFT_OK;
-    spec.graph = p->training.model.eval_graph;
+    spec.graph = p->built.model.eval_graph;
     spec.optimizer = NULL;
     spec.microbatches = 1;
     spec.shared = programs[0];
@@ -108,7 +109,7 @@ static weft_status build(void *context, int32_t rank, wefti_program **programs) 
 static weft_status found(void *context, wefti_rank_class *c, int32_t done) {
     const wefti_job_programs *p = context;
     (void)c;
-    const weft_job *job = p->training.job;
+    const weft_job *job = p->built.job;
     if (job->progress.call) job->progress.call(job->progress.context, done, p->devices);
     return WEFT_OK;
 }
@@ -138,7 +139,7 @@ weft_status wefti_job_programs_classes(wefti_job_programs *p) {
 
 /* `programs`: of one rank, one for each graph. */
 weft_status wefti_job_programs_fits(const wefti_job_programs *p, wefti_program *const *programs) {
-    const int64_t limit = p->training.job->device.memory_bytes;
+    const int64_t limit = p->built.job->device.memory_bytes;
     const bool trains = wefti_optimizer_plan_of(p->optimizer) != NULL;
     int64_t arena = 0, own = 0;
     for (int32_t g = 0; g < p->graphs; g++) {

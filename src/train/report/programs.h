@@ -5,11 +5,12 @@
 #include "builder/fold/fold.h"
 #include "session/optimizer.h"
 #include "topo/model.h"
-#include "train/training.h"
+#include "setup/setup.h"
 
 typedef struct wefti_job_programs {
-    wefti_training training; /* without a session */
-    weft_plan *plan;         /* NULL: one device */
+    wefti_setup setup; /* of one process */
+    wefti_built built; /* without a session */
+    weft_plan *plan;   /* NULL: one device */
     wefti_optimizer *optimizer;
     wefti_route_cache *routes;
     wefti_prepare prepare;
@@ -39,5 +40,8 @@ weft_status wefti_job_programs_fits(const wefti_job_programs *p,
 void wefti_job_programs_fused(const wefti_job_programs *p, int32_t out[3]);
 /* Of the classes' programs for the graph to train: the one that needs most memory. */
 const wefti_program *wefti_job_programs_largest(const wefti_job_programs *p, int32_t graph);
+
+/* plan.c: a copy of the plan with all decisions written down, of one device too. */
+weft_status wefti_built_completed_plan(wefti_built *b, weft_plan **out) WEFT_CHECKED;
 
 #endif

@@ -228,7 +228,7 @@ static weft_status walk_devices(const wefti_job_programs *programs, table *all) 
 }
 
 static weft_status fill_cells(const wefti_job_programs *p, weft_model_report *r) {
-    table all = {.report = r, .graph = p->training.model.graph};
+    table all = {.report = r, .graph = p->built.model.graph};
     const int64_t calls = all.graph->root->node_count;
     WEFT_NEW_ARRAY(r->cells, weft_cell_info, calls + 1);
     WEFT_NEW_ARRAY(all.rows, report_row, calls + 1);
@@ -238,8 +238,8 @@ static weft_status fill_cells(const wefti_job_programs *p, weft_model_report *r)
 }
 
 static weft_status fill(wefti_job_programs *p, weft_model_report *r) {
-    const weft_body *root = p->training.model.graph->root;
-    const double micro = (double)p->training.batch.microbatches;
+    const weft_body *root = p->built.model.graph->root;
+    const double micro = (double)p->built.batch.microbatches;
     r->devices = p->devices;
     WEFT_NEW_ARRAY(r->peaks, int64_t, r->devices);
     WEFT_TRY(wefti_job_programs_classes(p));
@@ -257,7 +257,7 @@ static weft_status fill(wefti_job_programs *p, weft_model_report *r) {
     int32_t fused[3];
     wefti_job_programs_fused(p, fused);
     if (p->plan)
-        WEFT_TRY(wefti_plan_unmatched(p->plan, p->training.model.graph, fused, &r->unmatched));
+        WEFT_TRY(wefti_plan_unmatched(p->plan, p->built.model.graph, fused, &r->unmatched));
     return wefti_program_largest(wefti_job_programs_largest(p, 0), 6, &r->largest);
 }
 

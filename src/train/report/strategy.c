@@ -75,7 +75,7 @@ static weft_status add_stage(wefti_layouts *l, const wefti_job_programs *p, int3
     for (int32_t i = 0; status >= 0 && i < programs[0]->tensor_count; i++) {
         const wefti_tensor *t = &programs[0]->tensors[i];
         if (t->role <= WEFTI_TENSOR_OPTIMIZER)
-            status = add_tensor(l, &p->training.model.config, programs[0], t);
+            status = add_tensor(l, &p->built.model.config, programs[0], t);
     }
     wefti_program_destroy(programs[1]);
     wefti_program_destroy(programs[0]);

@@ -29,7 +29,7 @@ static weft_status add_states(const wefti_training *t, wefti_saved_list *list, c
     for (int i = 0; i < WEFTI_SAVED_STATES_MOST; i++) {
         weft_tensor_info s;
         if (states[i] < 0) continue;
-        WEFT_TRY(weft_session_tensor(t->session, 0, states[i], &s));
+        WEFT_TRY(weft_session_tensor(t->built->session, 0, states[i], &s));
         weft_desc desc = s.desc;
         if (!whole) {
             WEFT_REQUIRE(desc.rank > 0 && desc.shape[0] == x->desc.shape[0], WEFT_E_BUG,
@@ -53,8 +53,8 @@ static weft_status add_with_states(void *context, wefti_saved_list *list, int te
     weft_desc desc;
     weft_status status;
     for (int64_t part = 0;; part++) {
-        status = weft_model_file_name(&t->model.config, x->name, &x->desc, part, name, sizeof name,
-                                      &desc);
+        status = weft_model_file_name(&t->built->model.config, x->name, &x->desc, part, name,
+                                      sizeof name, &desc);
         if (status == WEFT_E_NOT_FOUND && part > 0) break;
         WEFT_TRY(status);
         const int64_t elems = weft_desc_elems(&desc);
@@ -68,10 +68,11 @@ static weft_status add_with_states(void *context, wefti_saved_list *list, int te
 /* Each checkpoint gets the files beside the model, so that generation needs nothing else. They are
  * read once, and later changes to them have no effect. Folders of slices have them, too. */
 static weft_status read_side(wefti_training *t) {
-    weft_status status = t->job->checkpoint.dir[0] ? wefti_training_read_side(t) : WEFT_OK;
-    const bool alone = t->briefing && !t->briefing->anew;
+    weft_status status =
+        t->built->job->checkpoint.dir[0] ? wefti_built_read_side(t->built) : WEFT_OK;
+    const bool alone = t->setup.briefing && !t->setup.briefing->anew;
     if (!wefti_training_is_sliced(t) || alone) return status;
-    return wefti_training_share_side(t, status);
+    return wefti_built_share_side(t->built, status);
 }
 
 /* Called from the threads of all devices. */
@@ -80,14 +81,15 @@ static void before_update(void *context, int32_t rank, int32_t tensor) {
     atomic_store(&t->saving.touched, true);
     if (!t->saving.saver.writing) return;
     const int64_t begin = wefti_now_ns();
-    wefti_saver_wait_tensor(&t->saving.saver, wefti_session_number(t->session, 0, rank, tensor));
+    wefti_saver_wait_tensor(&t->saving.saver,
+                            wefti_session_number(t->built->session, 0, rank, tensor));
     atomic_fetch_add(&t->saving.blocked_ns, wefti_now_ns() - begin);
 }
 
 weft_status wefti_training_bind(wefti_training *t) {
     t->saving.begun_ns = wefti_now_ns();
-    wefti_session_before_update(t->session, before_update, t);
-    WEFT_TRY(wefti_saved_list_create(t->session, add_with_states, t, &t->saving.saver.list));
+    wefti_session_before_update(t->built->session, before_update, t);
+    WEFT_TRY(wefti_saved_list_create(t->built->session, add_with_states, t, &t->saving.saver.list));
     return read_side(t);
 }
 
@@ -97,16 +99,16 @@ static void report_written(void *context) {
     wefti_training *t = context;
     t->saving.committed_step = t->saving.saver.step;
     wefti_training_rated_step_is_written(t);
-    if (t->party.follows) return;
+    if (t->setup.party.follows) return;
     (void)snprintf(t->result->checkpoint, sizeof t->result->checkpoint, "%s/%sstep-%012lld",
-                   t->job->checkpoint.dir, wefti_training_is_sliced(t) ? "rank_0/" : "",
+                   t->built->job->checkpoint.dir, wefti_training_is_sliced(t) ? "rank_0/" : "",
                    (long long)t->saving.committed_step);
     if (t->events && t->events->checkpoint)
         t->events->checkpoint(t->events->context, t->saving.committed_step, t->result->checkpoint);
 }
 
 bool wefti_training_is_native(const wefti_training *t) {
-    return weft_session_bf16(t->session) == WEFT_BF16_NATIVE;
+    return weft_session_bf16(t->built->session) == WEFT_BF16_NATIVE;
 }
 
 /* The form of the kernels. */
@@ -116,7 +118,7 @@ const char *wefti_training_arithmetic(const wefti_training *t) {
 }
 
 wefti_save_keep wefti_training_keeps(const wefti_training *t) {
-    const weft_job_checkpoint *c = &t->job->checkpoint;
+    const weft_job_checkpoint *c = &t->built->job->checkpoint;
     return (wefti_save_keep){.keep = c->keep + !wefti_training_is_over(t),
                              .spacing = c->keep_minutes * 60,
                              .best = wefti_training_best_step(t)};
@@ -128,13 +130,13 @@ static wefti_save_keep keeps(void *context) {
 
 static weft_status begin_with(wefti_training *t, const wefti_save_part *b, char *config,
                               wefti_checkpoint_job **out) {
-    const weft_job *job = t->job;
+    const weft_job *job = t->built->job;
     const weft_job_optimizer *o = &job->train.optimizer;
     char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32], samples[32],
         now[32];
-    (void)snprintf(threads, sizeof threads, "%d", wefti_session_threads(t->session));
+    (void)snprintf(threads, sizeof threads, "%d", wefti_session_threads(t->built->session));
     (void)snprintf(samples, sizeof samples, "%lld",
-                   (long long)weft_data_samples(t->data, WEFT_DATA_TRAIN));
+                   (long long)weft_data_samples(t->built->data, WEFT_DATA_TRAIN));
     const wefti_checkpoint_pair settings[] = {
         {"lr", wefti_real_text(o->lr, 6, 17, lr)},
         {"beta1", wefti_real_text(o->betas[0], 6, 17, b1)},
@@ -152,7 +154,7 @@ static weft_status begin_with(wefti_training *t, const wefti_save_part *b, char 
     (void)snprintf(now, sizeof now, "%lld", (long long)b->now);
     const wefti_save_keep keep = wefti_training_keeps(t);
     const char *data = NULL;
-    WEFT_TRY(wefti_data_fingerprint(t->data, &data));
+    WEFT_TRY(wefti_data_fingerprint(t->built->data, &data));
     wefti_checkpoint_pair notes[4 + WEFTI_RATING_NOTES] = {
         {"samples", samples}, {WEFTI_TRAINING_DATA, data}, {"job", job->text}};
     wefti_rating_texts ratings;
@@ -173,14 +175,14 @@ static weft_status begin_with(wefti_training *t, const wefti_save_part *b, char 
         .loss_count = t->progress.step > 0 ? 1 : 0,
     };
     wefti_checkpoint_text texts[1 + WEFTI_SIDE_FILES_MOST] = {{.name = "config.json", config}};
-    const int64_t side = wefti_side_files_list(&t->saving.side, texts + 1);
+    const int64_t side = wefti_side_files_list(&t->setup.side, texts + 1);
     wefti_checkpoint_options options = b->options;
     options.keep = options.slicing ? 0 : keep.keep;
     options.spacing = keep.spacing;
     options.best = keep.best;
     options.texts = texts;
     options.text_count = 1 + side;
-    options.key = t->saving.encrypts ? &t->saving.key : NULL;
+    options.key = t->setup.encrypts ? &t->setup.key : NULL;
     return wefti_checkpoint_begin(b->dir, &meta, b->tensors, b->count, &options, out);
 }
 
@@ -188,7 +190,7 @@ static weft_status begin(void *context, const wefti_save_part *part, wefti_check
     wefti_training *t = context;
     char *config = NULL;
     t->saving.begun_ns = wefti_now_ns();
-    WEFT_TRY(weft_model_config_write(&t->model.config, &config));
+    WEFT_TRY(weft_model_config_write(&t->built->model.config, &config));
     weft_status status = begin_with(t, part, config, out);
     weft_text_free(config);
     return status;
@@ -197,17 +199,17 @@ static weft_status begin(void *context, const wefti_save_part *part, wefti_check
 /* ---- the saver of the run ---- */
 
 static void note(void *context, const char *text) {
-    wefti_training_note(context, "%s", text);
+    wefti_setup_note(&((wefti_training *)context)->setup, "%s", text);
 }
 
 wefti_saver *wefti_training_saver(wefti_training *t) {
     wefti_saver *v = &t->saving.saver;
     v->owner = (wefti_save_owner){begin, keeps, report_written, note, t};
-    v->session = t->session;
-    v->world = t->party.world;
-    v->agreement = t->party.agreement;
-    v->dir = t->job->checkpoint.dir;
-    v->sliced = t->job->checkpoint.sliced;
+    v->session = t->built->session;
+    v->world = t->setup.party.world;
+    v->agreement = t->setup.party.agreement;
+    v->dir = t->built->job->checkpoint.dir;
+    v->sliced = t->built->job->checkpoint.sliced;
     return v;
 }
 
@@ -224,7 +226,7 @@ weft_status wefti_training_lock_slices(wefti_training *t) {
 }
 
 bool wefti_training_is_sliced(const wefti_training *t) {
-    return t->job->checkpoint.sliced && t->party.world;
+    return t->built->job->checkpoint.sliced && t->setup.party.world;
 }
 
 weft_status wefti_training_save(wefti_training *t, weft_status *out_unwritten) {
@@ -245,7 +247,7 @@ bool wefti_training_is_saved(const wefti_training *t) {
 
 /* A step that is written, or being written, is not due again. */
 bool wefti_training_due(const wefti_training *t) {
-    const double seconds = t->job->checkpoint.seconds;
-    if (seconds <= 0 || t->party.follows || wefti_training_is_saved(t)) return false;
+    const double seconds = t->built->job->checkpoint.seconds;
+    if (seconds <= 0 || t->setup.party.follows || wefti_training_is_saved(t)) return false;
     return (double)(wefti_now_ns() - t->saving.begun_ns) >= seconds * 1e9;
 }

@@ -46,11 +46,6 @@ int64_t wefti_training_note_ratings(const wefti_training *t, wefti_rating_texts 
 weft_status wefti_training_read_ratings(const wefti_training *t, const wefti_checkpoint_meta *meta,
                                         wefti_training_ratings *out) WEFT_CHECKED;
 
-/* key.c: reads the key of the job, after which files that it has encrypted can be read. Collective.
- * writes: the run will write checkpoints with it. */
-weft_status wefti_training_take_key(wefti_training *t, bool writes) WEFT_CHECKED;
-void wefti_training_wipe_key(wefti_training *t);
-
 /* The note of a checkpoint that holds the fingerprint of the training data. */
 #define WEFTI_TRAINING_DATA "data"
 

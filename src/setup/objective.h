@@ -1,12 +1,12 @@
 /* The training objective: how a model's batches are prepared, weighted and judged. */
-#ifndef WEFTI_TRAIN_OBJECTIVE_H
-#define WEFTI_TRAIN_OBJECTIVE_H
+#ifndef WEFTI_SETUP_OBJECTIVE_H
+#define WEFTI_SETUP_OBJECTIVE_H
 
 #include "data/feed.h"
 #include "weft/model.h"
 #include "weft/session.h"
 
-typedef struct wefti_training wefti_training;
+typedef struct wefti_built wefti_built;
 
 typedef struct wefti_objective {
     bool is_language;           /* samples are sequences of tokens, else images with labels */
@@ -16,11 +16,11 @@ typedef struct wefti_objective {
     const char *unit;           /* of throughput */
     /* Changes the prepared rows of a batch into inputs and targets, in place. `batch`: samples of a
      * batch of that feed. */
-    void (*prepare)(const wefti_training *t, const wefti_batch *b, int64_t batch);
+    void (*prepare)(const wefti_built *m, const wefti_batch *b, int64_t batch);
     /* Counting targets of a step; 0 if all microbatches have equally many. */
-    int64_t (*targets_of_step)(const wefti_training *t, const wefti_batch *b);
+    int64_t (*targets_of_step)(const wefti_built *m, const wefti_batch *b);
     /* Feeds the weight of the microbatch from row `first` on, in a step with that many targets. */
-    weft_status (*feed_weight)(wefti_training *t, const wefti_batch *b, int64_t first,
+    weft_status (*feed_weight)(wefti_built *m, const wefti_batch *b, int64_t first,
                                int64_t targets);
     /* The size of the vocabulary for a tokenizer with `tokens` tokens. */
     int64_t (*vocabulary)(const weft_data *data, int64_t tokens);
@@ -29,7 +29,7 @@ typedef struct wefti_objective {
 const wefti_objective *wefti_objective_of(weft_family family);
 
 /* Counting targets in rows [first, first + rows) of a batch: targets other than -1. */
-int64_t wefti_batch_targets(const wefti_training *t, const wefti_batch *b, int64_t first,
+int64_t wefti_batch_targets(const wefti_built *m, const wefti_batch *b, int64_t first,
                             int64_t rows);
 
 /* Masked language models (masking.c). The mask token of the tokenizer, else the last token. */

@@ -6,7 +6,7 @@
 #include "plan/plan.h"
 #include "search/joint/joint.h"
 #include "session/optimizer.h"
-#include "train/training.h"
+#include "setup/setup.h"
 #include "weft/info.h"
 
 /* A model that the search has asked for. */
@@ -17,16 +17,16 @@ typedef struct joint_model {
 } joint_model;
 
 typedef struct joint_models {
-    const wefti_training *training;
+    const wefti_built *built;
     joint_model *items;
     int64_t count, cap;
 } joint_models;
 
-static weft_status build(const wefti_training *t, joint_model *m) {
-    weft_model_config config = t->model.config;
-    const weft_session_options o = wefti_training_options(t);
+static weft_status build(const wefti_built *b, joint_model *m) {
+    weft_model_config config = b->model.config;
+    const weft_session_options o = wefti_built_options(b);
     if (m->layers) config.layers = m->layers;
-    WEFT_TRY(wefti_training_graph_of(t, &config, m->samples, &m->graph));
+    WEFT_TRY(wefti_built_graph_of(b, &config, m->samples, &m->graph));
     WEFT_TRY(wefti_graph_wrap(m->graph));
     return wefti_optimizer_for(&o, m->graph, &m->optimizer);
 }
@@ -41,7 +41,7 @@ static weft_status find_model(void *context, int64_t samples, int64_t layers, we
         WEFT_TRY(WEFT_GROW(all->items, all->count, all->cap));
         m = &all->items[all->count++];
         *m = (joint_model){.samples = samples, .layers = layers};
-        WEFT_TRY(build(all->training, m));
+        WEFT_TRY(build(all->built, m));
     }
     *graph = m->graph;
     *optimizer = wefti_optimizer_plan_of(m->optimizer);
@@ -59,9 +59,8 @@ static void free_models(joint_models *all) {
 /* ---- the machine ---- */
 
 /* `limit`: bytes of a device, 0: the machine model's. */
-static weft_status find_machine(const wefti_training *t, wefti_machine_model **out,
-                                int64_t *limit) {
-    const weft_job *job = t->job;
+static weft_status find_machine(const wefti_built *b, wefti_machine_model **out, int64_t *limit) {
+    const weft_job *job = b->job;
     const int32_t devices = job->plan->devices;
     weft_info info;
     *limit = job->device.memory_bytes;
@@ -165,17 +164,17 @@ void weft_search_report_free(weft_search_report *report) {
 
 /* ---- the search ---- */
 
-static weft_status search(wefti_training *t, const wefti_machine_model *machine, int64_t limit,
+static weft_status search(wefti_built *b, const wefti_machine_model *machine, int64_t limit,
                           joint_models *models, wefti_joint_answer *answer) {
-    const weft_job *job = t->job;
+    const weft_job *job = b->job;
     const double samples = (double)job->train.batch;
     const double context =
-        t->model.objective->is_language
-            ? (double)(job->model.context ? job->model.context : t->model.config.context)
+        b->model.objective->is_language
+            ? (double)(job->model.context ? job->model.context : b->model.config.context)
             : 1;
     wefti_joint_problem p = {.source = {.context = models,
                                         .model = find_model,
-                                        .config = &t->model.config,
+                                        .config = &b->model.config,
                                         .batch = job->train.batch,
                                         .tokens = samples * context},
                              .settings = job->plan,
@@ -188,31 +187,31 @@ static weft_status search(wefti_training *t, const wefti_machine_model *machine,
     return wefti_joint_search(&p, answer);
 }
 
-static weft_status search_on(wefti_training *t, const wefti_machine_model *machine, int64_t limit) {
+static weft_status search_on(wefti_built *b, const wefti_machine_model *machine, int64_t limit) {
     const double begin = wefti_now_s();
-    joint_models models = {.training = t};
+    joint_models models = {.built = b};
     wefti_joint_answer answer = {0};
-    weft_status status = search(t, machine, limit, &models, &answer);
+    weft_status status = search(b, machine, limit, &models, &answer);
     if (!limit) limit = (int64_t)machine->device.memory_bytes.value;
     if (status >= 0)
-        status = make_report(machine, limit, &answer, wefti_now_s() - begin, &t->report);
+        status = make_report(machine, limit, &answer, wefti_now_s() - begin, &b->report);
     free_models(&models);
     if (status < 0) {
         wefti_joint_answer_free(&answer);
         return status;
     }
-    t->searched = answer.plan;
+    b->searched = answer.plan;
     if (answer.cut)
-        wefti_training_note(t, "the search was cut off after %g s: it cannot be repeated",
-                            t->job->parallel.search_seconds);
+        wefti_setup_note(b->setup, "the search was cut off after %g s: it cannot be repeated",
+                         b->job->parallel.search_seconds);
     return WEFT_OK;
 }
 
-weft_status wefti_training_joint(wefti_training *t) {
+weft_status wefti_built_joint(wefti_built *b) {
     wefti_machine_model *machine;
     int64_t limit;
-    WEFT_TRY(find_machine(t, &machine, &limit));
-    const weft_status status = search_on(t, machine, limit);
+    WEFT_TRY(find_machine(b, &machine, &limit));
+    const weft_status status = search_on(b, machine, limit);
     wefti_model_destroy(machine);
     return status;
 }

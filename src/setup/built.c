@@ -9,18 +9,30 @@
 #include "job/job.h"
 #include "plan/plan.h"
 #include "search/search.h"
-#include "train/save/save.h"
-#include "train/training.h"
+#include "setup/setup.h"
 #include "weft/info.h"
 
-void wefti_training_note(const wefti_training *t, const char *format, ...) {
-    if (!t->events || !t->events->note) return;
+void wefti_setup_note(const wefti_setup *s, const char *format, ...) {
+    if (!s->note) return;
     char text[1024];
     va_list args;
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    t->events->note(t->events->context, text);
+    s->note(s->context, text);
+}
+
+void wefti_setup_close(wefti_setup *s) {
+    wefti_side_files_free(&s->side);
+    s->encrypts = false;
+    explicit_bzero(&s->key, sizeof s->key);
+}
+
+weft_status wefti_setup_join(wefti_setup *s, weft_world *world) {
+    if (world && weft_world_size(world) > 1 && strstr(weft_world_communicator(world), "ucx"))
+        wefti_setup_note(s, "messages between ranks go by UCX, which neither authenticates nor "
+                            "encrypts them: use it on trusted networks only");
+    return wefti_party_join(&s->party, world);
 }
 
 static void take(int64_t *to, int64_t from) {
@@ -28,23 +40,23 @@ static void take(int64_t *to, int64_t from) {
 }
 
 /* The configuration of model.from or model.config, which rank 0 reads. */
-static weft_status config_of_files(wefti_training *t, weft_model_config *out) {
-    const weft_job_model *m = &t->job->model;
+static weft_status config_of_files(wefti_built *b, weft_model_config *out) {
+    const weft_job_model *m = &b->job->model;
     weft_status status = WEFT_OK;
-    if (t->briefing) {
-        *out = t->briefing->config;
+    if (b->setup->briefing) {
+        *out = b->setup->briefing->config;
         return WEFT_OK;
     }
-    if (!t->party.follows)
+    if (!b->setup->party.follows)
         status = m->from[0] ? wefti_pretrained_config(m->from, out)
                             : wefti_pretrained_config_file(m->config, out);
     if (status < 0) (void)wefti_prefix(status, "%s", m->from[0] ? "model.from" : "model.config");
-    return wefti_party_broadcast(&t->party, status, out, sizeof *out);
+    return wefti_party_broadcast(&b->setup->party, status, out, sizeof *out);
 }
 
 /* Adapters that the job has; else those of the model's files remain. */
-static weft_status lora_of_job(wefti_training *t, const char *files, weft_lora *out) {
-    const weft_job_lora *l = &t->job->model.lora;
+static weft_status lora_of_job(wefti_built *b, const char *files, weft_lora *out) {
+    const weft_job_lora *l = &b->job->model.lora;
     const bool given = l->rank || l->alpha > 0 || l->dropout > 0 || l->targets.count;
     if (l->from[0]) {
         weft_status status = WEFT_OK;
@@ -52,10 +64,10 @@ static weft_status lora_of_job(wefti_training *t, const char *files, weft_lora *
                      "model.lora.from sets the other keys of model.lora; leave them out");
         WEFT_REQUIRE(files[0], WEFT_E_ARG,
                      "model.lora.from: adapters belong to a model: set model.from as well");
-        if (t->briefing) return WEFT_OK;
-        if (!t->party.follows) status = wefti_adapter_read(l->from, out);
+        if (b->setup->briefing) return WEFT_OK;
+        if (!b->setup->party.follows) status = wefti_adapter_read(l->from, out);
         if (status < 0) (void)wefti_prefix(status, "model.lora.from");
-        return wefti_party_broadcast(&t->party, status, out, sizeof *out);
+        return wefti_party_broadcast(&b->setup->party, status, out, sizeof *out);
     }
     if (l->rank) *out = (weft_lora){.rank = l->rank};
     if (l->alpha > 0) out->alpha = l->alpha;
@@ -72,12 +84,12 @@ static weft_status lora_of_job(wefti_training *t, const char *files, weft_lora *
 }
 
 /* The job's sizes replace sizes of the model's files. */
-static weft_status config_of_job(wefti_training *t, weft_model_config *out) {
-    const weft_job_model *m = &t->job->model;
+static weft_status config_of_job(wefti_built *b, weft_model_config *out) {
+    const weft_job_model *m = &b->job->model;
     const char *files = wefti_job_model_files(m);
     weft_model_config c = {.family = m->family};
     if (files[0]) {
-        WEFT_TRY(config_of_files(t, &c));
+        WEFT_TRY(config_of_files(b, &c));
         WEFT_REQUIRE(m->family == WEFT_FAMILIES || m->family == c.family, WEFT_E_ARG,
                      "model.family is %s but %s holds a %s", weft_family_text(m->family), files,
                      weft_family_text(c.family));
@@ -110,22 +122,22 @@ static weft_status config_of_job(wefti_training *t, weft_model_config *out) {
     if (m->aux_loss >= 0) c.aux_loss = m->aux_loss;
     if (m->norm_eps > 0) c.norm_eps = m->norm_eps;
     if (m->rope_theta > 0) c.rope_theta = m->rope_theta;
-    WEFT_TRY(lora_of_job(t, files, &c.lora));
+    WEFT_TRY(lora_of_job(b, files, &c.lora));
     *out = c;
     return WEFT_OK;
 }
 
-static void note_lines(const wefti_training *t, const char *lines) {
+static void note_lines(const wefti_built *b, const char *lines) {
     for (const char *end; *lines; lines = *end ? end + 1 : end) {
         end = strchrnul(lines, '\n');
-        wefti_training_note(t, "%.*s", (int)(end - lines), lines);
+        wefti_setup_note(b->setup, "%.*s", (int)(end - lines), lines);
     }
 }
 
-static weft_status open_data(wefti_training *t) {
-    const weft_job_data *d = &t->job->data;
-    bool language = t->model.objective->is_language;
-    weft_model_config probe = t->model.config; /* the family's context, when the job names none */
+static weft_status open_data(wefti_built *b) {
+    const weft_job_data *d = &b->job->data;
+    bool language = b->model.objective->is_language;
+    weft_model_config probe = b->model.config; /* the family's context, when the job names none */
     if (!probe.vocab) probe.vocab = 1 << 20;
     if (language) WEFT_TRY(weft_model_complete(&probe));
     weft_data_options o = {
@@ -137,14 +149,14 @@ static weft_status open_data(wefti_training *t) {
         .validation_fraction = d->validation[0] ? 0 : d->validation_fraction,
         .tokenizer = d->tokenizer[0] ? d->tokenizer : NULL,
         .context = !language               ? 0
-                   : t->job->model.context ? t->job->model.context
+                   : b->job->model.context ? b->job->model.context
                                            : probe.context,
-        .vocab = language ? t->model.config.vocab : t->model.config.classes,
+        .vocab = language ? b->model.config.vocab : b->model.config.classes,
         .field = d->field,
         .skip_bad_lines = d->bad_lines == WEFT_BAD_LINES_SKIP,
     };
     WEFT_REQUIRE(d->path[0], WEFT_E_ARG, "data.path is missing: the file or directory to train on");
-    const char *family = weft_family_text(t->model.config.family);
+    const char *family = weft_family_text(b->model.config.family);
     WEFT_REQUIRE(!language || d->format != WEFT_FORMAT_IDX, WEFT_E_ARG,
                  "data.format: idx is for images, but %s learns from text, tokens or npy", family);
     WEFT_REQUIRE(language || d->format == WEFT_FORMAT_IDX || d->format == WEFT_FORMAT_NPY,
@@ -153,49 +165,50 @@ static weft_status open_data(wefti_training *t) {
                  weft_format_text(d->format), family);
     weft_tokenizer *tokenizer;
     wefti_ends ends = {.count = 0};
-    WEFT_TRY(wefti_training_tokenizer(t, &tokenizer, &ends));
-    WEFT_TRY(wefti_data_open_with(&o, tokenizer, ends.count ? ends.ids[0] : -1, &t->data));
-    note_lines(t, wefti_data_notes(t->data));
+    WEFT_TRY(wefti_built_tokenizer(b, &tokenizer, &ends));
+    WEFT_TRY(wefti_data_open_with(&o, tokenizer, ends.count ? ends.ids[0] : -1, &b->data));
+    note_lines(b, wefti_data_notes(b->data));
     return WEFT_OK;
 }
 
-static weft_status open_data_timed(wefti_training *t) {
-    const weft_train_part before = wefti_training_enter(t, WEFT_TRAIN_PART_OPENING);
-    const weft_status status = open_data(t);
-    (void)wefti_training_enter(t, before);
+static weft_status open_data_told(wefti_built *b) {
+    const wefti_setup *s = b->setup;
+    if (s->opens) s->opens(s->context, true);
+    const weft_status status = open_data(b);
+    if (s->opens) s->opens(s->context, false);
     return status;
 }
 
 /* For new models. Models from files have the tokens of their files. */
-static weft_status ends_from_data(wefti_training *t) {
-    const weft_tokenizer *tokenizer = weft_data_tokenizer(t->data);
-    const char *files = wefti_job_model_files(&t->job->model);
+static weft_status ends_from_data(wefti_built *b) {
+    const weft_tokenizer *tokenizer = weft_data_tokenizer(b->data);
+    const char *files = wefti_job_model_files(&b->job->model);
     wefti_ends ends;
-    if (!tokenizer || !t->model.objective->generates || files[0]) return WEFT_OK;
-    WEFT_TRY(wefti_ends_beside(tokenizer, t->job->data.tokenizer, &ends));
-    wefti_ends_of_tokenizer(&ends, &t->model.config);
+    if (!tokenizer || !b->model.objective->generates || files[0]) return WEFT_OK;
+    WEFT_TRY(wefti_ends_beside(tokenizer, b->job->data.tokenizer, &ends));
+    wefti_ends_of_tokenizer(&ends, &b->model.config);
     return WEFT_OK;
 }
 
 /* Sizes that only the data can tell. */
-static weft_status sizes_from_data(wefti_training *t) {
-    weft_model_config *c = &t->model.config;
-    int64_t vocab = weft_data_vocab(t->data);
+static weft_status sizes_from_data(wefti_built *b) {
+    weft_model_config *c = &b->model.config;
+    int64_t vocab = weft_data_vocab(b->data);
     if (weft_family_is_language(c->family)) {
-        if (!c->vocab) c->vocab = t->model.objective->vocabulary(t->data, vocab);
-        WEFT_TRY(wefti_training_check_bytes(t));
+        if (!c->vocab) c->vocab = b->model.objective->vocabulary(b->data, vocab);
+        WEFT_TRY(wefti_built_check_bytes(b));
         WEFT_REQUIRE(c->vocab > 0, WEFT_E_ARG,
                      "model.vocab is missing: the data do not tell how many tokens there are");
-        WEFT_REQUIRE(vocab <= c->vocab || t->job->data.format == WEFT_FORMAT_TOKENS, WEFT_E_ARG,
+        WEFT_REQUIRE(vocab <= c->vocab || b->job->data.format == WEFT_FORMAT_TOKENS, WEFT_E_ARG,
                      "model.vocab is %lld but the tokenizer makes tokens up to %lld",
                      (long long)c->vocab, (long long)vocab - 1);
         return WEFT_OK;
     }
-    weft_desc image = weft_data_input(t->data);
+    weft_desc image = weft_data_input(b->data);
     WEFT_REQUIRE(image.rank <= 3, WEFT_E_SHAPE,
                  "%s holds images of %d dimensions; [height, width] and [channels, height, width] "
                  "are possible",
-                 t->job->data.path, image.rank);
+                 b->job->data.path, image.rank);
     if (!c->classes) c->classes = vocab;
     int64_t shape[3] = {1, 1, 1};
     for (int i = 0; i < image.rank && i < 3; i++) shape[3 - image.rank + i] = image.shape[i];
@@ -217,27 +230,27 @@ static bool sizes_known(const weft_model_config *c) {
 
 #define SPACED(name, text) " " text
 
-weft_status wefti_training_configure(wefti_training *t) {
-    WEFT_TRY(config_of_job(t, &t->model.config));
-    WEFT_REQUIRE(t->model.config.family < WEFT_FAMILIES, WEFT_E_ARG,
+weft_status wefti_built_configure(wefti_built *b) {
+    WEFT_TRY(config_of_job(b, &b->model.config));
+    WEFT_REQUIRE(b->model.config.family < WEFT_FAMILIES, WEFT_E_ARG,
                  "model.family is missing; there are:" WEFT_FAMILY_LIST(SPACED));
-    t->model.objective = wefti_objective_of(t->model.config.family);
-    if (!sizes_known(&t->model.config)) {
-        if (!t->data) WEFT_TRY(open_data_timed(t));
-        WEFT_TRY(sizes_from_data(t));
+    b->model.objective = wefti_objective_of(b->model.config.family);
+    if (!sizes_known(&b->model.config)) {
+        if (!b->data) WEFT_TRY(open_data_told(b));
+        WEFT_TRY(sizes_from_data(b));
     }
-    WEFT_TRY(weft_model_complete(&t->model.config));
-    const weft_job_train *train = &t->job->train;
-    t->batch.microbatches = train->accumulate * (t->job->plan ? t->job->plan->copies : 1);
-    WEFT_REQUIRE(train->batch % t->batch.microbatches == 0, WEFT_E_ARG,
+    WEFT_TRY(weft_model_complete(&b->model.config));
+    const weft_job_train *train = &b->job->train;
+    b->batch.microbatches = train->accumulate * (b->job->plan ? b->job->plan->copies : 1);
+    WEFT_REQUIRE(train->batch % b->batch.microbatches == 0, WEFT_E_ARG,
                  "%lld microbatches do not divide train.batch, %lld",
-                 (long long)t->batch.microbatches, (long long)train->batch);
-    t->batch.micro = train->batch / t->batch.microbatches;
+                 (long long)b->batch.microbatches, (long long)train->batch);
+    b->batch.micro = train->batch / b->batch.microbatches;
     return WEFT_OK;
 }
 
-weft_session_options wefti_training_options(const wefti_training *t) {
-    const weft_job_train *train = &t->job->train;
+weft_session_options wefti_built_options(const wefti_built *b) {
+    const weft_job_train *train = &b->job->train;
     weft_session_options o = weft_session_defaults();
     o.optimizer = (weft_optimizer){
         .kind = train->optimizer.name,
@@ -250,29 +263,29 @@ weft_session_options wefti_training_options(const wefti_training *t) {
         .decay = train->optimizer.decay_rules,
     };
     o.clip = train->clip;
-    o.recovery = t->job->recovery.enabled;
-    o.buddy = t->job->recovery.buddy;
-    o.microbatches = (int)t->batch.microbatches;
-    o.threads = (int)t->job->device.threads;
-    o.memory_bytes = t->memory_bytes;
+    o.recovery = b->job->recovery.enabled;
+    o.buddy = b->job->recovery.buddy;
+    o.microbatches = (int)b->batch.microbatches;
+    o.threads = (int)b->job->device.threads;
+    o.memory_bytes = b->memory_bytes;
     o.seed = train->seed;
-    o.bf16 = t->model.bf16;
-    o.plan = wefti_training_plan(t);
-    o.world = t->party.world;
+    o.bf16 = b->model.bf16;
+    o.plan = wefti_built_plan(b);
+    o.world = b->setup->party.world;
     return o;
 }
 
 /* Tokens of a sample; 0: the model's whole context, or not a language model. */
-static int64_t context_of(const wefti_training *t) {
-    return t->model.objective->is_language ? t->job->model.context : 0;
+static int64_t context_of(const wefti_built *b) {
+    return b->model.objective->is_language ? b->job->model.context : 0;
 }
 
-weft_status wefti_training_graph_of(const wefti_training *t, const weft_model_config *config,
-                                    int64_t samples, weft_graph **out) {
-    const weft_job_pairs *frozen = &t->job->train.frozen;
+weft_status wefti_built_graph_of(const wefti_built *b, const weft_model_config *config,
+                                 int64_t samples, weft_graph **out) {
+    const weft_job_pairs *frozen = &b->job->train.frozen;
     weft_graph *graph;
-    weft_status status = weft_model_build(config, WEFT_USE_TRAIN, samples, context_of(t),
-                                          t->job->train.precision, &graph);
+    weft_status status = weft_model_build(config, WEFT_USE_TRAIN, samples, context_of(b),
+                                          b->job->train.precision, &graph);
     if (status < 0) return status;
     for (int64_t i = 0; i < frozen->count && status >= 0; i++)
         status = weft_freeze(graph, frozen->items[i].key, !strcmp(frozen->items[i].value, "true"));
@@ -284,101 +297,93 @@ weft_status wefti_training_graph_of(const wefti_training *t, const weft_model_co
     return WEFT_OK;
 }
 
-weft_status wefti_training_graph(wefti_training *t) {
-    const weft_plan *plan = t->job->plan;
-    const bool first = wefti_training_is_joint(t);
-    if (first) WEFT_TRY(wefti_training_search(t));
-    WEFT_TRY(wefti_training_graph_of(t, &t->model.config, t->batch.micro, &t->model.graph));
-    WEFT_TRY(wefti_plan_check_model(plan, t->model.graph, t->job->parallel.plan));
-    return first ? WEFT_OK : wefti_training_search(t);
+weft_status wefti_built_graph(wefti_built *b) {
+    const weft_plan *plan = b->job->plan;
+    const bool first = wefti_built_is_joint(b);
+    if (first) WEFT_TRY(wefti_built_search(b));
+    WEFT_TRY(wefti_built_graph_of(b, &b->model.config, b->batch.micro, &b->model.graph));
+    WEFT_TRY(wefti_plan_check_model(plan, b->model.graph, b->job->parallel.plan));
+    return first ? WEFT_OK : wefti_built_search(b);
 }
 
-weft_status wefti_training_eval_graph(wefti_training *t) {
-    return weft_model_build(&t->model.config, WEFT_USE_EVAL, t->batch.micro, context_of(t),
-                            t->job->train.precision, &t->model.eval_graph);
+weft_status wefti_built_eval_graph(wefti_built *b) {
+    return weft_model_build(&b->model.config, WEFT_USE_EVAL, b->batch.micro, context_of(b),
+                            b->job->train.precision, &b->model.eval_graph);
 }
 
-static weft_status build_graphs(wefti_training *t) {
-    WEFT_TRY(wefti_training_graph(t));
-    if (weft_data_samples(t->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
-    return wefti_training_eval_graph(t);
+static weft_status build_graphs(wefti_built *b) {
+    WEFT_TRY(wefti_built_graph(b));
+    if (weft_data_samples(b->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
+    return wefti_built_eval_graph(b);
 }
 
 /* Warns of parts of the plan without effect. */
-static weft_status note_unmatched(const wefti_training *t) {
+static weft_status note_unmatched(const wefti_built *b) {
     char *lines;
     int32_t fused[3];
-    if (!wefti_training_plan(t)) return WEFT_OK;
-    wefti_session_fused(t->session, fused);
-    WEFT_TRY(wefti_plan_unmatched(wefti_training_plan(t), t->model.graph, fused, &lines));
+    if (!wefti_built_plan(b)) return WEFT_OK;
+    wefti_session_fused(b->session, fused);
+    WEFT_TRY(wefti_plan_unmatched(wefti_built_plan(b), b->model.graph, fused, &lines));
     char *rest = lines;
     for (char *line; (line = strsep(&rest, "\n"));)
-        if (*line) wefti_training_note(t, "%s", line);
+        if (*line) wefti_setup_note(b->setup, "%s", line);
     wefti_free(lines);
     return WEFT_OK;
 }
 
-weft_status wefti_training_open_data(wefti_training *t) {
-    if (!t->data) {
-        WEFT_TRY(open_data_timed(t));
-        WEFT_TRY(sizes_from_data(t));
+weft_status wefti_built_open_data(wefti_built *b) {
+    if (!b->data) {
+        WEFT_TRY(open_data_told(b));
+        WEFT_TRY(sizes_from_data(b));
     }
-    WEFT_TRY(wefti_training_same_data(t));
-    t->model.mask_token = wefti_mask_token(t->data, t->model.config.vocab);
+    WEFT_TRY(wefti_built_same_data(b));
+    b->model.mask_token = wefti_mask_token(b->data, b->model.config.vocab);
     return WEFT_OK;
 }
 
-void wefti_training_limit_memory(wefti_training *t) {
+void wefti_built_limit_memory(wefti_built *b) {
     weft_info info;
     weft_info_get(&info);
     int64_t devices =
-        t->party.world
-            ? weft_world_local_size(t->party.world) /* processes that share the machine */
-        : t->job->plan ? weft_plan_devices(t->job->plan)
+        b->setup->party.world
+            ? weft_world_local_size(b->setup->party.world) /* processes that share the machine */
+        : b->job->plan ? weft_plan_devices(b->job->plan)
                        : 1;
-    t->memory_bytes =
-        t->job->device.memory_bytes ? t->job->device.memory_bytes : info.memory_bytes / devices;
+    b->memory_bytes =
+        b->job->device.memory_bytes ? b->job->device.memory_bytes : info.memory_bytes / devices;
 }
 
-weft_status wefti_training_prepare(wefti_training *t) {
-    WEFT_TRY(wefti_training_configure(t));
-    WEFT_TRY(wefti_training_open_data(t));
-    WEFT_TRY(ends_from_data(t));
-    int64_t samples = weft_data_samples(t->data, WEFT_DATA_TRAIN);
-    WEFT_REQUIRE(samples > 0, WEFT_E_SHAPE, "%s holds no training sample", t->job->data.path);
-    if (samples < t->job->train.batch)
-        wefti_training_note(t,
-                            "the data have %lld samples, fewer than train.batch, %lld: samples "
-                            "repeat within a step",
-                            (long long)samples, (long long)t->job->train.batch);
-    wefti_training_limit_memory(t);
-    return build_graphs(t);
+weft_status wefti_built_prepare(wefti_built *b) {
+    WEFT_TRY(wefti_built_configure(b));
+    WEFT_TRY(wefti_built_open_data(b));
+    WEFT_TRY(ends_from_data(b));
+    int64_t samples = weft_data_samples(b->data, WEFT_DATA_TRAIN);
+    WEFT_REQUIRE(samples > 0, WEFT_E_SHAPE, "%s holds no training sample", b->job->data.path);
+    if (samples < b->job->train.batch)
+        wefti_setup_note(b->setup,
+                         "the data have %lld samples, fewer than train.batch, %lld: samples "
+                         "repeat within a step",
+                         (long long)samples, (long long)b->job->train.batch);
+    wefti_built_limit_memory(b);
+    return build_graphs(b);
 }
 
-weft_status wefti_training_build(wefti_training *t) {
-    weft_session_options o = wefti_training_options(t);
-    WEFT_TRY(wefti_session_create(t->model.graph, &o, &t->session));
-    if (t->model.eval_graph)
-        WEFT_TRY(weft_session_add(t->session, t->model.eval_graph, &t->model.eval_program));
-    return note_unmatched(t);
+weft_status wefti_built_build(wefti_built *b) {
+    weft_session_options o = wefti_built_options(b);
+    WEFT_TRY(wefti_session_create(b->model.graph, &o, &b->session));
+    if (b->model.eval_graph)
+        WEFT_TRY(weft_session_add(b->session, b->model.eval_graph, &b->model.eval_program));
+    return note_unmatched(b);
 }
 
-void wefti_training_close(wefti_training *t) {
-    wefti_saver_drop(&t->saving.saver);
-    wefti_training_trace_parts(t);
-    wefti_free(t->time.spans);
-    t->time.spans = NULL;
-    t->time.traced = false;
-    wefti_training_end_resize(t, false);
-    weft_session_destroy(t->session);
-    weft_plan_destroy(t->searched);
-    wefti_free(t->search_notes);
-    weft_search_report_free(t->report);
-    weft_graph_destroy(t->model.graph);
-    weft_graph_destroy(t->model.eval_graph);
-    weft_data_close(t->data);
-    wefti_saver_close(&t->saving.saver);
-    wefti_side_files_free(&t->saving.side);
-    weft_job_free(t->resized_job);
-    wefti_training_wipe_key(t);
+void wefti_built_close(wefti_built *b) {
+    weft_session_destroy(b->session);
+    weft_plan_destroy(b->searched);
+    wefti_free(b->search_notes);
+    weft_search_report_free(b->report);
+    weft_graph_destroy(b->model.graph);
+    weft_graph_destroy(b->model.eval_graph);
+    weft_data_close(b->data);
+    wefti_saved_list_free(&b->saved);
+    weft_job_free(b->resized_job);
 }

@@ -1,11 +1,11 @@
 /* Training objectives: the next token, masked tokens, the class of an image. */
-#include "train/objective.h"
+#include "setup/objective.h"
 
-#include "train/training.h"
+#include "setup/setup.h"
 
-int64_t wefti_batch_targets(const wefti_training *t, const wefti_batch *b, int64_t first,
+int64_t wefti_batch_targets(const wefti_built *m, const wefti_batch *b, int64_t first,
                             int64_t rows) {
-    weft_desc target = weft_data_target(t->data);
+    weft_desc target = weft_data_target(m->data);
     int64_t row = weft_desc_elems(&target), count = 0;
     for (int64_t i = first * row; i < (first + rows) * row; i++) count += b->target[i] != -1;
     return count;
@@ -13,18 +13,17 @@ int64_t wefti_batch_targets(const wefti_training *t, const wefti_batch *b, int64
 
 /* ---- shared by objectives that use batches as they are ---- */
 
-static void keep_batch(const wefti_training *t, const wefti_batch *b, int64_t batch) {
-    (void)t, (void)b, (void)batch;
+static void keep_batch(const wefti_built *m, const wefti_batch *b, int64_t batch) {
+    (void)m, (void)b, (void)batch;
 }
 
-static int64_t equal_targets(const wefti_training *t, const wefti_batch *b) {
-    (void)t, (void)b;
+static int64_t equal_targets(const wefti_built *m, const wefti_batch *b) {
+    (void)m, (void)b;
     return 0;
 }
 
-static weft_status no_weight(wefti_training *t, const wefti_batch *b, int64_t first,
-                             int64_t targets) {
-    (void)t, (void)b, (void)first, (void)targets;
+static weft_status no_weight(wefti_built *m, const wefti_batch *b, int64_t first, int64_t targets) {
+    (void)m, (void)b, (void)first, (void)targets;
     return WEFT_OK;
 }
 
@@ -36,39 +35,39 @@ static int64_t tokenizer_vocabulary(const weft_data *data, int64_t tokens) {
 /* ---- masked tokens ---- */
 
 /* Masks the prepared rows. */
-static void mask_batch(const wefti_training *t, const wefti_batch *b, int64_t batch) {
-    weft_desc in = weft_data_input(t->data);
+static void mask_batch(const wefti_built *m, const wefti_batch *b, int64_t batch) {
+    weft_desc in = weft_data_input(m->data);
     int64_t seq = in.shape[0];
     for (int64_t group = 0; group < b->valid; group += b->group) {
         int64_t first = group + b->own_begin, end = group + b->own_end;
         if (end > b->valid) end = b->valid;
         if (first >= end) continue;
-        wefti_mask_tokens(t->job->train.seed, (b->number * batch + first) * seq,
-                          (end - first) * seq, t->model.mask_token, t->model.config.vocab,
+        wefti_mask_tokens(m->job->train.seed, (b->number * batch + first) * seq,
+                          (end - first) * seq, m->model.mask_token, m->model.config.vocab,
                           (int32_t *)b->input + first * seq, b->target + first * seq);
     }
 }
 
 /* Targets of rows [first, first + rows) of a training batch, on all ranks. */
-static int64_t masked_in_rows(const wefti_training *t, const wefti_batch *b, int64_t first,
+static int64_t masked_in_rows(const wefti_built *m, const wefti_batch *b, int64_t first,
                               int64_t rows) {
-    weft_desc in = weft_data_input(t->data);
+    weft_desc in = weft_data_input(m->data);
     int64_t seq = in.shape[0];
-    return wefti_masked_count(t->job->train.seed, (b->number * b->rows + first) * seq, rows * seq);
+    return wefti_masked_count(m->job->train.seed, (b->number * b->rows + first) * seq, rows * seq);
 }
 
-static int64_t masked_targets(const wefti_training *t, const wefti_batch *b) {
-    return masked_in_rows(t, b, 0, b->rows);
+static int64_t masked_targets(const wefti_built *m, const wefti_batch *b) {
+    return masked_in_rows(m, b, 0, b->rows);
 }
 
 /* Microbatches differ in their number of masked tokens, and the loss of a step is the mean over all
  * masked tokens. So each microbatch's mean loss is weighted by its share of the targets. */
-static weft_status feed_share(wefti_training *t, const wefti_batch *b, int64_t first,
+static weft_status feed_share(wefti_built *m, const wefti_batch *b, int64_t first,
                               int64_t targets) {
     double own =
-        (double)masked_in_rows(t, b, first, t->batch.micro) * (double)t->batch.microbatches;
+        (double)masked_in_rows(m, b, first, m->batch.micro) * (double)m->batch.microbatches;
     float share = targets ? (float)(own / (double)targets) : 1.0f;
-    return weft_session_feed(t->session, 0, "share", &share, sizeof share);
+    return weft_session_feed(m->session, 0, "share", &share, sizeof share);
 }
 
 /* Adds a mask token if the tokenizer has none. */

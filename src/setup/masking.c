@@ -4,7 +4,7 @@
  * % their own token. Every other target is -1 and ignored. The choice depends on seed and global
  * position only. Source: Devlin et al., "BERT", 2019, section 3.1. */
 #include "base/philox.h"
-#include "train/objective.h"
+#include "setup/objective.h"
 
 int32_t wefti_mask_token(const weft_data *data, int64_t vocab) {
     const weft_tokenizer *tokenizer = weft_data_tokenizer(data);
