@@ -60,6 +60,7 @@ format:
 check:
 	@tools/format --check
 	@tools/lint
+	@tools/tidy
 	@tools/check_floors
 	@tools/check_names
 	@tools/count_prose

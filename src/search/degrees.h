@@ -14,7 +14,8 @@ typedef struct wefti_degrees {
     /* The axes from the outermost to the innermost, as numbers of 0 dp, 1 ep, 2 cp, 3 tp. All 0:
      * the order above. */
     int8_t order[4];
-    bool sequence; /* norms and residuals are split along the sequence over tp */
+    int32_t sequence; /* 1: norms and residuals are split along the sequence over tp. No padding:
+                       * degrees are compared as bytes. */
     int32_t stages, chunks, microbatches; /* chunks: virtual stages of a device */
     weft_schedule schedule;
     int level;     /* of the optimizer: 0 to 3 */

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/digest/digest.h"
-#include "base/digest/digest.h"
 #include "base/map/map.h"
 #include "base/text.h"
 #include "graph/graph.h"

@@ -1,10 +1,8 @@
 /* What machine models say: see model.h. */
 #include "topo/model.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 double wefti_curve_rate(const wefti_curve *c, double work) {

@@ -110,12 +110,16 @@ static uint64_t slot_of(const products_key *k) {
     return x;
 }
 
+static bool is_equal(const products_key *a, const products_key *b) {
+    return a->samples == b->samples && a->recompute == b->recompute && a->tensor == b->tensor &&
+           a->context == b->context && a->apart == b->apart;
+}
+
 /* The entry of the key, or the free slot for it. */
 static wefti_joint_products *look_up(const wefti_joint *j, const products_key *k) {
     const uint64_t mask = (uint64_t)j->products_cap - 1;
     uint64_t i = slot_of(k) & mask;
-    while (j->products[i].call && memcmp(&j->products[i].key, k, sizeof *k) != 0)
-        i = (i + 1) & mask;
+    while (j->products[i].call && !is_equal(&j->products[i].key, k)) i = (i + 1) & mask;
     return &j->products[i];
 }
 
