@@ -70,11 +70,10 @@ weft_status wefti_schedule_check(weft_schedule kind, int32_t stages, int32_t mic
         "pipeline.microbatches = %d must be at least pipeline.stages = %d: with fewer some "
         "stage always waits",
         micro, stages);
-    WEFT_REQUIRE(kind != WEFT_PIPELINE_INTERLEAVED || (micro >= 2 * stages && micro % stages == 0),
-                 WEFT_E_ARG,
+    WEFT_REQUIRE(kind != WEFT_PIPELINE_INTERLEAVED || micro % stages == 0, WEFT_E_ARG,
                  "pipeline.microbatches = %d: the interleaved schedule needs a multiple of "
-                 "pipeline.stages = %d, at least %d",
-                 micro, stages, 2 * stages);
+                 "pipeline.stages = %d",
+                 micro, stages);
     return WEFT_OK;
 }
 

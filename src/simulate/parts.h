@@ -59,6 +59,13 @@ typedef struct wefti_sim_timing {
     const int64_t **of_step[WEFTI_SECTIONS]; /* [step]: of its routine */
 } wefti_sim_timing;
 
+/* The two streams of a level. */
+typedef enum wefti_sim_lane {
+    WEFTI_SIM_COLLECTIVES, /* within a mesh */
+    WEFTI_SIM_MESSAGES,    /* between stages */
+    WEFTI_SIM_LANES
+} wefti_sim_lane;
+
 /* A rank, or equal ranks: see players.c. */
 typedef struct wefti_sim_rank {
     const wefti_program *program;
@@ -68,8 +75,8 @@ typedef struct wefti_sim_rank {
     int32_t count;
     double slow;
     wefti_moment now;
-    int32_t turn;                          /* how many posts the rank has made at this instant */
-    wefti_moment stream[WEFTI_LEVELS_MAX]; /* when the streams for transfers are free */
+    int32_t turn; /* how many posts the rank has made at this instant */
+    wefti_moment stream[WEFTI_LEVELS_MAX][WEFTI_SIM_LANES]; /* when they are free */
     wefti_rank_time time;
     wefti_section section;
     int32_t repeat; /* of section NEXT */

@@ -107,28 +107,57 @@ static bool moved_in_waits(const wefti_sim *sim, const wefti_sim_channel *c) {
     return sim->options->machine->level[c->level].moved_in_waits;
 }
 
-/* The transfer begins when the streams of all members are free. If waits move the data, it has no
- * stream, and its moment stays that at which it was ready. */
+static wefti_sim_lane lane_of(const wefti_sim_meeting *m) {
+    return m->kind == WEFTI_TRANSFER_SEND ? WEFTI_SIM_MESSAGES : WEFTI_SIM_COLLECTIVES;
+}
+
+static void later(wefti_moment *moment, int kind, int64_t duration) {
+    moment->at += duration;
+    moment->cause[WEFTI_CAUSE_TRANSFER + kind] += duration;
+}
+
+/* When the members' streams are free. A message waits for other messages only. */
+static wefti_moment free_at(const wefti_sim *sim, const wefti_sim_channel *c,
+                            const wefti_sim_meeting *m) {
+    const wefti_moment *latest = &m->when;
+    for (int32_t i = 0; i < c->members; i++)
+        for (int lane = (int)lane_of(m); lane < (int)WEFTI_SIM_LANES; lane++) {
+            const wefti_moment *stream = &sim->ranks[c->players[i]].stream[c->level][lane];
+            if (stream->at > latest->at) latest = stream;
+        }
+    return *latest;
+}
+
+/* How much longer a message takes because collectives are under way: both have half of the link
+ * until one of them ends. The collectives' streams are free so much later. */
+static int64_t share_link(const wefti_sim *sim, const wefti_sim_channel *c,
+                          const wefti_sim_meeting *m) {
+    int64_t most = 0;
+    for (int32_t i = 0; i < c->members; i++) {
+        wefti_moment *stream = &sim->ranks[c->players[i]].stream[c->level][WEFTI_SIM_COLLECTIVES];
+        const int64_t left = stream->at - m->start,
+                      shared = left < m->duration ? left : m->duration;
+        if (shared <= 0) continue;
+        later(stream, m->kind, shared);
+        if (shared > most) most = shared;
+    }
+    return most;
+}
+
+/* If waits move the data, a transfer has no stream, and its moment stays that at which it was
+ * ready. */
 static void start(wefti_sim *sim, const wefti_sim_ready *ready) {
     wefti_sim_channel *c = ready->channel;
     wefti_sim_meeting *m = meeting_of(ready);
     const bool streams = !moved_in_waits(sim, c);
-    const int64_t duration = m->duration;
-    const wefti_moment *latest = &m->when;
-    for (int32_t i = 0; i < c->members && streams; i++) {
-        const wefti_moment *stream = &sim->ranks[c->players[i]].stream[c->level];
-        if (stream->at > latest->at) latest = stream;
-    }
-    if (latest != &m->when) m->when = *latest;
+    if (streams) m->when = free_at(sim, c, m);
     m->start = m->when.at;
-    if (streams) {
-        m->when.at += duration;
-        m->when.cause[WEFTI_CAUSE_TRANSFER + m->kind] += duration;
-    }
+    if (streams && lane_of(m) == WEFTI_SIM_MESSAGES) m->duration += share_link(sim, c, m);
+    if (streams) later(&m->when, m->kind, m->duration);
     for (int32_t i = 0; i < c->members; i++) {
         wefti_sim_rank *r = &sim->ranks[c->players[i]];
-        if (streams) r->stream[c->level] = m->when;
-        r->time.transfers[m->kind] += duration;
+        if (streams) r->stream[c->level][lane_of(m)] = m->when;
+        r->time.transfers[m->kind] += m->duration;
     }
     m->left = c->members;
     m->started = true;

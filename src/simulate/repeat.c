@@ -67,8 +67,9 @@ static uint64_t digest_rank(const wefti_sim *sim, wefti_sim_rank *r, int64_t bas
     digest = add(digest, r->entered ? (int64_t)r->code << 32 | r->joined_end : -1);
     digest = add(digest, r->now.at - now);
     digest = add(digest, r->turn);
-    for (int32_t k = 0; k < sim->options->machine->level_count; k++)
-        digest = add(digest, r->stream[k].at > least ? r->stream[k].at - now : INT64_MIN);
+    const wefti_moment *stream = r->stream[0];
+    for (int32_t k = 0; k < sim->options->machine->level_count * WEFTI_SIM_LANES; k++)
+        digest = add(digest, stream[k].at > least ? stream[k].at - now : INT64_MIN);
     for (int32_t i = 0; i < r->count; i++) {
         const wefti_sim_end *e = &r->ends[i];
         if (e->posted == e->waited) continue;
@@ -122,8 +123,9 @@ static weft_status visit_all(wefti_sim *sim, visit_row *visit) {
         WEFT_TRY(visit(x, &r->now.at, MOMENT));
         WEFT_TRY(visit(x, r->time.cause, WEFTI_CAUSES));
         WEFT_TRY(visit(x, r->time.transfers, WEFTI_TRANSFER_KINDS));
-        for (int32_t k = 0; k < sim->options->machine->level_count; k++)
-            if (r->stream[k].at > least) WEFT_TRY(visit(x, &r->stream[k].at, MOMENT));
+        wefti_moment *stream = r->stream[0];
+        for (int32_t k = 0; k < sim->options->machine->level_count * WEFTI_SIM_LANES; k++)
+            if (stream[k].at > least) WEFT_TRY(visit(x, &stream[k].at, MOMENT));
     }
     for (wefti_sim_channel *c = sim->first; c; c = c->all)
         for (int64_t k = 0; k < c->used; k++) {

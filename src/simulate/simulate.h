@@ -9,6 +9,9 @@
  *   members for its level of links are free, in the order of readiness. Of transfers that are ready
  *   at the same time, the one that a member has posted first goes first; then tags decide.
  *   Transfers of different levels run at the same time, and kernels run beside them.
+ * - Messages between stages do not wait for collectives, since libraries give each group a stream
+ * of its own. While both are under way each has half of the link, so what waits behind the
+ *   collectives begins later. Collectives wait for messages that have begun.
  *
  * - Where devices move the data themselves when they wait for it (levels moved_in_waits), a wait
  *   takes the transfer's time from when all members have posted. Nothing overlaps with it.

@@ -31,6 +31,7 @@ static const overlap_case cases[] = {
     {"gpipe", 4, 2, WEFT_PIPELINE_GPIPE, 3, 1, 1},
     {"interleaved", 4, 2, WEFT_PIPELINE_INTERLEAVED, 4, 2, 1},
     {"interleaved, a loop", 4, 2, WEFT_PIPELINE_INTERLEAVED, 16, 2, 1},
+    {"interleaved, a microbatch a stage", 4, 2, WEFT_PIPELINE_INTERLEAVED, 2, 2, 1},
     {"zero bubble", 4, 2, WEFT_PIPELINE_ZERO_BUBBLE, 4, 1, 1},
     {"zero bubble, 2 chunks", 4, 2, WEFT_PIPELINE_ZERO_BUBBLE, 4, 2, 1},
 };

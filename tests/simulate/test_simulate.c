@@ -20,6 +20,7 @@
 typedef struct plan_case {
     const char *name;
     int devices, data, tensor, level, stages, chunks, copies, clip;
+    bool apart; /* a sum for each gradient */
     weft_schedule schedule;
 } plan_case;
 
@@ -51,6 +52,11 @@ static const plan_case cases[] = {
      .stages = 2,
      .clip = 1,
      .schedule = WEFT_PIPELINE_1F1B},
+    {.name = "2 data 4 stages",
+     .devices = 8,
+     .data = 2,
+     .stages = 4,
+     .schedule = WEFT_PIPELINE_1F1B},
     {.name = "2 tensor, 2 copies", .devices = 2, .data = 1, .tensor = 2, .copies = 2},
 };
 enum { CASES = sizeof cases / sizeof *cases, MOST = 8 };
@@ -79,6 +85,7 @@ static weft_plan *plan_of(const plan_case *c, int micro) {
         ASSERT_OK(weft_plan_split_op(plan, splits[i][0], splits[i][1]));
     if (c->level) ASSERT_OK(weft_plan_optimizer(plan, c->level, 0, 0));
     if (c->copies) ASSERT_OK(weft_plan_copies(plan, c->copies));
+    if (c->apart) ASSERT_OK(weft_plan_fusion(plan, "allreduce", WEFT_FUSION_NONE, 0, 0, NULL));
     if (c->stages)
         ASSERT_OK(
             weft_plan_pipeline(plan, c->stages, micro, c->schedule, c->chunks ? c->chunks : 1));
@@ -93,6 +100,7 @@ static void open_world(const plan_case *c, int micro, const char *machine, world
                                 .context = 8,
                                 .vocab = 50};
     weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false, 0, NULL};
+    if (c->apart) config.family = WEFT_FAMILY_LLAMA, config.layers = 8; /* nothing is tied */
     *w = (world){.count = c->devices, .plan = plan_of(c, micro)};
     w->microbatches = w->plan->copies * micro;
     ASSERT_OK(wefti_model_find(machine, &w->machine));
@@ -356,6 +364,33 @@ static void spans_cover_the_computing(void **state) {
     }
 }
 
+/* The last microbatch's gradients pass the stages while those of weights are summed. If each
+ * stage's message waited for the sums before it, the step would have those of more than two stages.
+ */
+static void messages_do_not_wait_for_sums(void **state) {
+    (void)state;
+    static const plan_case c = {
+        .devices = 8, .data = 2, .stages = 4, .schedule = WEFT_PIPELINE_1F1B, .apart = true};
+    static const char *const machines[] = {"hosts=8 gpus=1 gpu=v100 intra=1e12,0 inter=1e8,1e-6",
+                                           "hosts=8 gpus=1 gpu=v100 intra=1e12,0 inter=1e7,1e-6"};
+    enum { SUM = WEFTI_CAUSE_TRANSFER + WEFTI_TRANSFER_ALL_REDUCE };
+    for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+        world w;
+        open_world(&c, 4, machines[i], &w);
+        wefti_simulation *s = run(&w, NULL);
+        int64_t most = 0;
+        for (int32_t r = 0; r < s->count; r++)
+            if (s->ranks[r].transfers[WEFTI_TRANSFER_ALL_REDUCE] > most)
+                most = s->ranks[r].transfers[WEFTI_TRANSFER_ALL_REDUCE];
+        assert_true(most > 0);
+        if (s->critical[SUM] > 2 * most)
+            fail_msg("%s: %lld ps of sums on the critical path, but a rank has only %lld",
+                     machines[i], (long long)s->critical[SUM], (long long)most);
+        wefti_simulation_free(s);
+        close_world(&w);
+    }
+}
+
 static void allocations_may_fail(void **state) {
     (void)state;
     world w;
@@ -382,6 +417,7 @@ int main(void) {
         cmocka_unit_test(one_device_adds_up_its_kernels),
         cmocka_unit_test(ranks_compute_all_their_steps),
         cmocka_unit_test(spans_cover_the_computing),
+        cmocka_unit_test(messages_do_not_wait_for_sums),
         cmocka_unit_test(allocations_may_fail),
     };
     return cmocka_run_group_tests_name("simulate", tests, NULL, NULL);

@@ -426,7 +426,8 @@ static double guess_bytes(const wefti_joint_branch *s, const wefti_degrees *d, i
     const double waiting = 1 - 1.0 / d->stages;
     const double chunks = apart && d->chunks > 1 ? 1 + WEFTI_GUESS_CHUNKS_KEPT * waiting
                           : apart                ? 2
-                          : d->schedule == WEFT_PIPELINE_INTERLEAVED ? 1 + 1.0 / d->chunks
+                          : d->schedule != WEFT_PIPELINE_INTERLEAVED ? 1
+                          : d->microbatches > d->stages              ? 1 + 1.0 / d->chunks
                                                                      : 1;
     const bool all = apart && d->stages > 1 && d->recompute == WEFT_RECOMPUTE_FULL;
     const double recomputed = all ? frame * wefti_joint_calls(&s->j.shape) : 0;

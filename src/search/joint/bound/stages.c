@@ -108,12 +108,15 @@ static double in_flight(const wefti_degrees *d, int32_t stage) {
 }
 
 /* Gradients exist once the first backward pass has ended. If microbatches follow, as many as ever
- * are in flight beside them; else one less. */
+ * are in flight beside them; else one less. Chunks of a single group of microbatches end one after
+ * the other, so the last gradients come when the blocks of other chunks are gone. */
 static double stage_bytes(const wefti_degrees *d, const stage_sums *s, int32_t stage) {
     /* With gradients of weights apart, a stage's second chunks may be done before the next
      * microbatch comes: only those of one microbatch certainly lie there together. */
     const double n = wefti_schedule_splits(d->schedule) ? 1 : in_flight(d, stage);
     const bool steady = d->microbatches > n && d->schedule != WEFT_PIPELINE_ZERO_BUBBLE;
+    if (d->schedule == WEFT_PIPELINE_INTERLEAVED && d->microbatches <= d->stages)
+        return s->fixed + wefti_larger(s->gradients, n * s->saved + s->frame);
     if (steady) return s->fixed + s->gradients + n * s->saved + s->frame;
     return s->fixed + wefti_larger(s->gradients + (n - 1) * s->saved, n * s->saved + s->frame);
 }
