@@ -9,7 +9,7 @@
 # shellcheck source=scheduler.inc
 . "$(dirname "$0")/scheduler.inc"
 mend=$WEFT_BUILD_DIR/weft-mend
-export WEFT_RESTART=3 MS_WORKER_NUM=3 MS_SCHED_HOST=127.0.0.1 WEFT_HEARTBEAT_SECONDS=2 WEFT_JOIN_SECONDS=900
+export WEFT_RESTART=3 MS_WORKER_NUM=3 MS_SCHED_HOST=127.0.0.1 WEFT_HEARTBEAT_SECONDS=6 WEFT_JOIN_SECONDS=900
 
 # supervised RANK: started again if a signal ends it.
 supervised() {
