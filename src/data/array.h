@@ -111,6 +111,10 @@ typedef struct wefti_array_file {
     unsigned char *unpacked; /* NULL: the array stays in the file */
     wefti_array array;
 } wefti_array_file;
+/* structured.c: WEFT_E_CORRUPT, with what the file is and what to do, if its first bytes are those
+ * of a well-known format. For a reader of `format` that has not found its own. */
+weft_status wefti_array_refuse(const char *path, wefti_array_format format,
+                               const unsigned char *first, int64_t bytes) WEFT_CHECKED;
 weft_status wefti_array_open(const char *path, wefti_array_format format,
                              wefti_array_file *out) WEFT_CHECKED;
 void wefti_array_close(wefti_array_file *file);

@@ -44,9 +44,10 @@ static weft_status parse_header(const char *path, const unsigned char *bytes, in
     WEFT_REQUIRE(count >= HEADER_BYTES, WEFT_E_CORRUPT,
                  "%s: %lld bytes are too few for the header of an IDX file", path,
                  (long long)count);
+    if (bytes[0] || bytes[1]) WEFT_TRY(wefti_array_refuse(path, WEFTI_ARRAY_IDX, bytes, count));
     WEFT_REQUIRE(bytes[0] == 0 && bytes[1] == 0, WEFT_E_CORRUPT,
-                 "%s: not an IDX file: it begins with %02x %02x, not 00 00%s", path, bytes[0],
-                 bytes[1], bytes[0] == 0x93 ? "; npy files have the format npy" : "");
+                 "%s: not an IDX file: it begins with %02x %02x, not 00 00", path, bytes[0],
+                 bytes[1]);
     wefti_array array = {.big_endian = true, .rank = bytes[3], .elems = 1};
     WEFT_TRY(element_of(path, bytes[2], &array.element));
     WEFT_REQUIRE(array.rank >= 1 && array.rank <= WEFT_MAX_RANK, WEFT_E_CORRUPT,

@@ -82,6 +82,10 @@ static weft_status images_in(const char *directory, wefti_array_format format, c
     }
     char *path = matches == 1 ? wefti_format("%s/%s", directory, chosen) : NULL;
     wefti_free(names);
+    WEFT_REQUIRE(matches > 0, WEFT_E_NOT_FOUND,
+                 "the directory %s has no file with \"images\" in its name: weft reads images as "
+                 "one npy or IDX file; name it, and data.format: npy if it is one",
+                 directory);
     WEFT_REQUIRE(matches == 1, WEFT_E_NOT_FOUND,
                  "the directory %s has %d files that could be the images; name the file", directory,
                  matches);

@@ -155,6 +155,7 @@ static weft_status read_dictionary(reader *r, wefti_array *array) {
 
 weft_status wefti_npy_parse(const char *path, const unsigned char *bytes, int64_t count,
                             wefti_array *out) {
+    WEFT_TRY(wefti_array_refuse(path, WEFTI_ARRAY_NPY, bytes, count));
     WEFT_REQUIRE(count >= MAGIC_BYTES + 4 && !memcmp(bytes, "\x93NUMPY", MAGIC_BYTES),
                  WEFT_E_CORRUPT, "%s: not an npy file: it does not begin with \\x93NUMPY", path);
     int major = bytes[6], minor = bytes[7];

@@ -12,6 +12,7 @@ enum {
 
 weft_status wefti_shard_parse(const char *path, const unsigned char *bytes, int64_t count,
                               wefti_array *out) {
+    WEFT_TRY(wefti_array_refuse(path, WEFTI_ARRAY_SHARD, bytes, count));
     WEFT_REQUIRE(count >= SHARD_HEADER_BYTES, WEFT_E_CORRUPT,
                  "%s: %lld bytes are too few for the %d bytes of a token shard's header", path,
                  (long long)count, SHARD_HEADER_BYTES);

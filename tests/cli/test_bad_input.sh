@@ -123,7 +123,7 @@ printf '\000\000\010\003\000\000\000\002\000\000\000\004\000\000\000\004' >image
 printf '\000\000\010\001\000\000\000\002\000\001' >labels-idx1-ubyte
 expect 1 'images-idx3-ubyte' train model.family=mlp data.path=images-idx3-ubyte
 printf '\223NUMPY\001\000' >array.npy
-expect 1 'IDX|93 4e|00 00|npy' train model.family=mlp data.path=array.npy
+expect 1 'IDX|NumPy|data.format: npy' train model.family=mlp data.path=array.npy
 expect 1 'array.npy' train job.yaml data.format=npy data.path=array.npy
 printf '\050\204\063\001\001' >tokens.bin
 expect 1 'tokens.bin' train job.yaml data.format=tokens data.path=tokens.bin model.vocab=256

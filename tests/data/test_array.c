@@ -401,8 +401,37 @@ static void faults(void **state) {
 
 #endif
 
+/* A file of another format: what it is, and what to do. */
+static void other_formats_are_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *begins;
+        const char *idx, *npy, *shard; /* NULL: the format's own file, which is too short */
+    } rows[] = {
+        {"\x89PNG\r\n\x1a\n....", "PNG|npy", "PNG|npy", "PNG|npy"},
+        {"\xff\xd8\xff\xe0........", "JPEG|npy", "JPEG|npy", "JPEG|npy"},
+        {"PK\003\004........", "zip", "zip", "zip"},
+        {"\x93NUMPY......", "NumPy|data.format: npy", NULL, "NumPy|data.format: npy"},
+        {"\x88\xd8\x34\x01\x01\0\0\0....", "shard|data.format: tokens", "shard|data.format: tokens",
+         NULL},
+        {"%PDF-1.7....", "PDF", "PDF", "PDF"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const unsigned char *bytes = (const unsigned char *)rows[i].begins;
+        wefti_array array;
+        ASSERT_FAILS(WEFT_E_CORRUPT, rows[i].idx, wefti_idx_parse("f", bytes, 12, &array));
+        const weft_status npy = wefti_npy_parse("f", bytes, 12, &array);
+        if (rows[i].npy) ASSERT_FAILS(WEFT_E_CORRUPT, rows[i].npy, npy);
+        const weft_status shard = wefti_shard_parse("f", bytes, 12, &array);
+        if (rows[i].shard) ASSERT_FAILS(WEFT_E_CORRUPT, rows[i].shard, shard);
+        assert_true(npy < 0 && shard < 0);
+        wefti_error_clear();
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(other_formats_are_named),
         cmocka_unit_test(idx_reads_every_type),
         cmocka_unit_test(idx_refuses_damage),
         cmocka_unit_test(npy_reads_every_type),

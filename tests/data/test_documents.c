@@ -332,6 +332,9 @@ static void structures_are_refused(void **state) {
         const char *path = put_text("noname", begins[i]);
         ASSERT_FAILS(WEFT_E_NO_IMPL, "noname|raw", try_data("text", path, NULL, &data));
     }
+    const unsigned char png[] = {0x89, 'P', 'N', 'G', '\r', '\n', 26, '\n', 0, 0, 0, 13};
+    ASSERT_FAILS(WEFT_E_NO_IMPL, "noname|PNG|npy",
+                 try_data("text", put_file("noname", png, sizeof png), NULL, &data));
     const unsigned char shard[] = {0x88, 0xd8, 0x34, 1, 1, 0, 0, 0, 9, 9};
     ASSERT_FAILS(WEFT_E_NO_IMPL, "noname|tokens",
                  try_data("text", put_file("noname", shard, sizeof shard), NULL, &data));
