@@ -15,10 +15,18 @@ static inline void *recover(void *context) {
     return NULL;
 }
 
+/* What all of them run. */
+static inline const wefti_identity *same_job(void) {
+    static wefti_identity job;
+    if (!job.bytes) ASSERT_OK(wefti_identity_encode("train.seed = 1", &job));
+    return &job;
+}
+
 static inline person someone(const wefti_scheduler *s, int32_t rank) {
     person p = {.options = test_member(wefti_scheduler_address(s))};
     p.options.rank = rank;
     p.options.facts = "weft 1";
+    p.options.identity = same_job();
     p.options.host = "here";
     p.options.leave_seconds = 5;
     return p;

@@ -71,6 +71,13 @@ static void only_its_like_takes_a_seat(void **state) {
     other = someone(s, 1);
     other.options.facts = "weft 2";
     stranger(&other, "rank 1|weft 1|weft 2");
+    /* With a launcher it is compared by the other ranks; without one here. */
+    wefti_identity seed;
+    ASSERT_OK(wefti_identity_encode("train.seed = 2", &seed));
+    other = someone(s, 1);
+    other.options.identity = &seed;
+    stranger(&other, "train.seed is 2 here and 1 there");
+    wefti_identity_free(&seed);
     other = someone(s, 1);
     other.options.job = "another";
     stranger(&other, "job|another");

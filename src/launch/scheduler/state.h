@@ -44,6 +44,7 @@ typedef struct wefti_alike_state {
     uint64_t *launchers; /* of processes that were refused */
     int64_t count, room;
     char refusal[1024]; /* of the last one; "" there was none */
+    int64_t others;     /* so many of them were none of the scheduler's launcher */
 } wefti_alike_state;
 
 enum { WEFTI_DEATHS_UNKNOWN = 1 << 20 }; /* more than any launcher has started */

@@ -299,6 +299,14 @@ static void tell_scheduler(watch *w) {
     wefti_scheduler_fail(l->scheduler, wefti_end_status(&end), end.rank, end.text);
 }
 
+/* Who waits for a host should know that its processes were refused. */
+static void note_others(wefti_launch *l) {
+    const weft_launch_events *e = &l->options->events;
+    char *text = l->scheduler && e->note ? wefti_scheduler_refusal(l->scheduler, &l->others) : NULL;
+    if (text) e->note(e->context, text);
+    wefti_free(text);
+}
+
 /* --- requests and deadlines --- */
 
 /* A signal after the first that does not count as a request: see weft_launch_options. */
@@ -383,6 +391,7 @@ weft_status wefti_launch_watch(wefti_launch *l) {
         note_ends(&w);
         note_elsewhere(&w);
         note_refusal(&w);
+        note_others(l);
         note_stops(&w);
         tell_scheduler(&w);
         note_deadline(&w);
