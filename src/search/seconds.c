@@ -1,6 +1,7 @@
 /* Costs in seconds: kernels by the rates of a device, transfers by the links of the mesh.
  *
- * Kernels take their time three times in training, once forward and twice backward. Bytes that a
+ * Kernels take their time three times in training, once forward and twice backward; products with
+ * frozen weights twice. Bytes that a
  * device receives, with g devices in a group and s bytes in its piece:
  *
  *     result that is a sum over g, or gradient of an operand that all of g read: 2 s (g - 1) / g
@@ -68,8 +69,17 @@ static bool has_gradient(const wefti_choice_graph *g, const wefti_choice_node *n
     if (value < 0) return false;
     for (int32_t e = n->feeder; e >= 0; e = g->edges[e].next_to)
         if (g->edges[e].input == input && g->edges[e].gradient) return true;
-    return n->body->values[value].node < 0 && n->body->values[value].kind == WEFTI_VALUE_PARAM &&
-           wefti_dtype_is_float(n->body->values[value].desc.dtype);
+    return n->trained >> input & 1;
+}
+
+/* Once forward, and twice backward, unless a weight is frozen: then it has no gradient. */
+static int passes(const wefti_choice_graph *g, const wefti_choice_node *n) {
+    for (int i = 0; i < n->op->inputs && n->op->op->work == WEFTI_WORK_PRODUCT; i++) {
+        const wefti_value_info *v = n->op->in[i] < 0 ? NULL : &n->body->values[n->op->in[i]];
+        const bool weight = v && v->node < 0 && v->kind == WEFTI_VALUE_PARAM;
+        if (weight && wefti_dtype_is_float(v->desc.dtype) && !has_gradient(g, n, i)) return 2;
+    }
+    return 3;
 }
 
 /* Statistics, borders and sequences that pieces of a node exchange. */
@@ -101,7 +111,7 @@ static void price_op(const void *context, const wefti_choice_graph *g, const wef
     wefti_mindspore_op(model, g, n, s, &bytes);
     *out = (wefti_choice_cost){.memory = bytes.memory};
     if (!n->op) return; /* readers pay for its gradient */
-    out->compute = kernel_seconds(g, n, s) * (model->inference ? 1 : 3);
+    out->compute = kernel_seconds(g, n, s) * (model->inference ? 1 : passes(g, n));
     for (int o = 0; o < n->op->outputs; o++)
         out->transfer +=
             sum_seconds(&g->mesh, summed(g, n, s, o), (double)wefti_choice_slice(g, n, s, true, o));

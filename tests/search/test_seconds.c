@@ -38,8 +38,7 @@ static wefti_choice_cost price(const search_space *s, const wefti_pricing *how, 
 }
 
 /* x[128,32] w[32,64], then a second product, so that the operand of the second has a gradient. */
-static void test_12_seconds(void **state) {
-    (void)state;
+static weft_graph *two_products(void) {
     weft_graph *g;
     ASSERT_OK(weft_graph_create(&g));
     weft_value v = weft_input(g, "x", search_desc(WEFT_F32, 128, 32));
@@ -51,6 +50,36 @@ static void test_12_seconds(void **state) {
     }
     weft_loss(g, weft_mean(g, v, 0, NULL, false));
     ASSERT_OK(weft_graph_status(g));
+    return g;
+}
+
+/* A frozen weight has no gradient: nothing is summed, and no product makes it. */
+static void frozen_weights_have_no_gradient(void **state) {
+    (void)state;
+    wefti_choice_cost cost[2][2];
+    for (int frozen = 0; frozen < 2; frozen++) {
+        weft_graph *g = two_products();
+        if (frozen) ASSERT_OK(weft_freeze(g, "l0.w", true));
+        weft_plan *settings = two_by_four();
+        weft_search_options o = weft_search_defaults();
+        search_space s;
+        search_space_open(&s, g, settings, &o);
+        const wefti_pricing how = wefti_seconds_pricing(&s.options.cost);
+        cost[frozen][0] = price(&s, &how, "l0", "matmul", "m=8");
+        cost[frozen][1] = price(&s, &how, "l1", "matmul", "m=8");
+        search_space_close(&s);
+        weft_plan_destroy(settings);
+        weft_graph_destroy(g);
+    }
+    assert_true(cost[0][0].transfer > 0 && cost[1][0].transfer == 0);
+    ASSERT_NEAR(cost[1][0].compute * 3, cost[0][0].compute * 2);
+    assert_true(cost[0][1].transfer > 0);
+    ASSERT_NEAR(cost[1][1].time, cost[0][1].time);
+}
+
+static void test_12_seconds(void **state) {
+    (void)state;
+    weft_graph *g = two_products();
     weft_plan *settings = two_by_four();
     weft_search_options o = weft_search_defaults();
     search_space s;
@@ -201,6 +230,7 @@ static void test_22c_dimensions(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_12_seconds),
+                                       cmocka_unit_test(frozen_weights_have_no_gradient),
                                        cmocka_unit_test(test_22c_dimensions)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

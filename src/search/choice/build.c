@@ -187,7 +187,15 @@ static weft_status each_operand(graph_maker *b, int64_t number, visit_operand *v
     return WEFT_OK;
 }
 
+static bool has_gradient(const wefti_value_info *info) {
+    return wefti_dtype_is_float(info->desc.dtype) && info->kind != WEFTI_VALUE_INPUT &&
+           !info->frozen;
+}
+
 static weft_status count_reader(graph_maker *b, int32_t node, int input, int32_t value) {
+    const wefti_value_info *info = &b->g->graph->root->values[value];
+    if (info->kind == WEFTI_VALUE_PARAM && has_gradient(info))
+        b->g->nodes[node].trained |= 1u << input;
     int64_t reader = (int64_t)node * 64 + input;
     if (!b->reads[value]) b->reader_of[value] = reader;
     if (!b->reads[value] || b->reader_of[value] != reader)
@@ -200,8 +208,7 @@ static weft_status connect(graph_maker *b, int32_t node, int input, int32_t valu
     const wefti_value_info *info = &g->graph->root->values[value];
     if (b->sources[value].node < 0) return WEFT_OK;
     if (info->kind == WEFTI_VALUE_PARAM) g->nodes[node].shared |= 1u << input;
-    bool gradient = wefti_dtype_is_float(info->desc.dtype) && info->kind != WEFTI_VALUE_INPUT;
-    return add_edge(b, b->sources[value], node, input, gradient);
+    return add_edge(b, b->sources[value], node, input, has_gradient(info));
 }
 
 static weft_status add_inner_edges(graph_maker *b, const weft_body *body, int32_t first) {

@@ -28,6 +28,7 @@ typedef struct wefti_choice_node {
     int64_t weight;
     wefti_split_rule rule; /* of a tensor: one factor for each dimension, named d0, d1, ... */
     uint32_t shared;       /* bit i: input i is a parameter that has a node of its own */
+    uint32_t trained;      /* bit i: input i is a parameter with a gradient, in any of the calls */
     bool configured;       /* the plan has a strategy for it, or a layout for the tensor */
     bool follows;          /* copies the strategy of its first operand */
     int32_t count;         /* strategies; 0: not listed */

@@ -70,7 +70,7 @@ static void tensor_cost(const weft_mindspore_model *model, const wefti_choice_gr
     *out = (wefti_mindspore_cost){.memory = slice};
     wefti_layout layout;
     wefti_choice_layout_out(g, n, s, 0, &layout);
-    if (info->kind == WEFTI_VALUE_PARAM)
+    if (info->kind == WEFTI_VALUE_PARAM && !info->frozen)
         parameters = gradient_bytes(g, &info->desc, &layout, slice);
     finish(model, 0, 0, parameters, out);
 }
@@ -96,7 +96,7 @@ void wefti_mindspore_op(const weft_mindspore_model *model, const wefti_choice_gr
         wefti_layout layout;
         wefti_choice_layout_in(g, n, s, i, &layout);
         out->memory += slice;
-        if (kind == WEFTI_VALUE_PARAM) parameters += gradient_bytes(g, desc, &layout, slice);
+        if (n->trained >> i & 1) parameters += gradient_bytes(g, desc, &layout, slice);
     }
     for (int o = 0; o < n->op->outputs; o++) {
         double slice = (double)wefti_choice_slice(g, n, s, true, o);
