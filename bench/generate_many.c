@@ -56,21 +56,24 @@ static void take_many(void *context, const weft_generated *made) {
 
 static void in_turn(bench *b, weft_generator *g) {
     for (b->now = 0; b->now < b->count; b->now++) {
-        const weft_generate_options o = {.tokens = b->tokens, .context = b, .text = take_one};
+        const weft_generate_options o =
+            WEFT_STRUCT(weft_generate_options, .tokens = b->tokens, .context = b, .text = take_one);
         const weft_prompt *p = &b->prompts[b->now];
         b->used[0][b->now] = 0;
         stepper_check(weft_generator_run(g, p->text, p->bytes, &o, NULL));
     }
 }
 static void at_once(bench *b, weft_generator *g) {
-    const weft_generate_options o = {.tokens = b->tokens, .context = b};
+    const weft_generate_options o =
+        WEFT_STRUCT(weft_generate_options, .tokens = b->tokens, .context = b);
     memset(b->used[1], 0, sizeof b->used[1]);
     stepper_check(weft_generator_run_many(g, b->prompts, b->count, &o, take_many));
 }
 
 static void open_generators(const bench *b, const char *checkpoint, const char *tokenizer,
                             weft_generator *out[2]) {
-    weft_generator_options o = {.threads = b->threads, .tokenizer = tokenizer};
+    weft_generator_options o =
+        WEFT_STRUCT(weft_generator_options, .threads = b->threads, .tokenizer = tokenizer);
     stepper_check(weft_generator_open(checkpoint, &o, &out[0]));
     o.rows = b->count;
     o.prompts = b->prompts;

@@ -63,9 +63,9 @@ int main(int argc, char **argv) {
     check(weft_plan_optimizer(plan, 3, 0, 0));
 
     check(weft_graph_create(&g));
-    weft_dense_options hidden = {.activation = weft_tanh}, out = {0};
+    weft_dense_options hidden = WEFT_STRUCT(weft_dense_options, .activation = weft_tanh);
     weft_value x = weft_input(g, "x", WEFT_DESC(WEFT_F32, BATCH, FEATURES));
-    x = weft_dense(g, "out", weft_dense(g, "hidden", x, HIDDEN, hidden), 1, out);
+    x = weft_dense(g, "out", weft_dense(g, "hidden", x, HIDDEN, &hidden), 1, NULL);
     weft_value y =
         weft_reshape(g, weft_input(g, "y", WEFT_DESC(WEFT_F32, BATCH)), 2, (int64_t[]){BATCH, 1});
     weft_loss(g, weft_mse(g, x, y));

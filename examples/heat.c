@@ -73,12 +73,9 @@ static int64_t sum_of(const float *u) {
 }
 
 int main(int argc, char **argv) {
-    weft_grid grid = {.dimensions = 3,
-                      .parts = {1, 1, 1},
-                      .cells = {CELLS, CELLS, CELLS},
-                      .before = {1, 1, 1},
-                      .after = {1, 1, 1},
-                      .periodic = {true, true, false}};
+    weft_grid grid =
+        WEFT_STRUCT(weft_grid, .dimensions = 3, .parts = {1, 1, 1}, .cells = {CELLS, CELLS, CELLS},
+                    .before = {1, 1, 1}, .after = {1, 1, 1}, .periodic = {true, true, false});
     if (argc != 1 && argc != 4) return fprintf(stderr, "usage: heat [RANKS RANKS RANKS]\n"), 2;
     for (int d = 0; d < 3 && argc == 4; d++) grid.parts[d] = atoi(argv[d + 1]);
     check(weft_world_join(NULL, &world));

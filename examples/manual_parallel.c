@@ -120,7 +120,8 @@ int main(int argc, char **argv) {
     check(weft_world_join(NULL, &world));
     int rank = weft_world_rank(world), size = weft_world_size(world);
     int begin = BATCH * rank / size, rows = BATCH * (rank + 1) / size - begin;
-    weft_data_options from = {.format = "idx", .path = argv[1], .labels = argv[2]};
+    weft_data_options from =
+        WEFT_STRUCT(weft_data_options, .format = "idx", .path = argv[1], .labels = argv[2]);
     from.vocab = CLASSES; /* refuses labels beyond */
     check(weft_data_open(&from, &data));
     weft_desc one = weft_data_input(data);

@@ -21,8 +21,8 @@ int main(int argc, char **argv) {
     int32_t label[BATCH], guess[BATCH], right = 0, seen = 0, test;
     if (argc != 3) return fprintf(stderr, "usage: mlp IMAGES LABELS\n"), 2;
     weft_data *data;
-    weft_data_options from = {
-        .format = "idx", .path = argv[1], .labels = argv[2], .validation_fraction = 0.1};
+    weft_data_options from = WEFT_STRUCT(weft_data_options, .format = "idx", .path = argv[1],
+                                         .labels = argv[2], .validation_fraction = 0.1);
     from.vocab = CLASSES; /* refuses labels beyond */
     check(weft_data_open(&from, &data));
     weft_desc one = weft_data_input(data);
@@ -31,8 +31,9 @@ int main(int argc, char **argv) {
     weft_graph *g; /* keeps its first error, which weft_session_create returns */
     check(weft_graph_create(&g));
     weft_value x = weft_input(g, "image", WEFT_DESC(WEFT_F32, BATCH, PIXELS));
-    x = weft_dense(g, "hidden", x, HIDDEN, (weft_dense_options){.activation = weft_relu});
-    x = weft_dense(g, "out", x, CLASSES, (weft_dense_options){0});
+    x = weft_dense(g, "hidden", x, HIDDEN,
+                   &WEFT_STRUCT(weft_dense_options, .activation = weft_relu));
+    x = weft_dense(g, "out", x, CLASSES, NULL);
     weft_output(g, "guess", weft_argmax(g, x, 1));
     weft_value answer = weft_input(g, "label", WEFT_DESC(WEFT_I32, BATCH));
     weft_loss(g, weft_cross_entropy(g, x, answer, -1, 0));

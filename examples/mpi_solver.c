@@ -72,9 +72,9 @@ int main(int argc, char **argv) {
     for (int k = 0; k < NEAR; k++) /* all points' left neighbours, the points, their right ones */
         near[k] =
             weft_reshape(g, weft_slice(g, line, 1, k, k + rows), 3, (int64_t[]){members, rows, 1});
-    weft_dense_options hidden = {.activation = weft_tanh}, out = {0};
-    weft_value x = weft_dense(g, "first", weft_concat(g, NEAR, near, 2), HIDDEN, hidden);
-    x = weft_dense(g, "out", weft_dense(g, "second", x, HIDDEN, hidden), 1, out);
+    weft_dense_options hidden = WEFT_STRUCT(weft_dense_options, .activation = weft_tanh);
+    weft_value x = weft_dense(g, "first", weft_concat(g, NEAR, near, 2), HIDDEN, &hidden);
+    x = weft_dense(g, "out", weft_dense(g, "second", x, HIDDEN, &hidden), 1, NULL);
     weft_loss(g, weft_mse(g, x, weft_input(g, "after", WEFT_DESC(WEFT_F32, members, rows, 1))));
 
     weft_session_options options = weft_session_defaults();

@@ -112,8 +112,9 @@ int main(int argc, char **argv) {
     weft_graph *g;
     check(weft_graph_create(&g));
     weft_value x = weft_input(g, "x", WEFT_DESC(WEFT_F32, BATCH, FEATURES));
-    x = weft_dense(g, "hidden", x, HIDDEN, (weft_dense_options){.activation = weft_tanh});
-    x = weft_dense(g, "out", x, 1, (weft_dense_options){0});
+    x = weft_dense(g, "hidden", x, HIDDEN,
+                   &WEFT_STRUCT(weft_dense_options, .activation = weft_tanh));
+    x = weft_dense(g, "out", x, 1, NULL);
     weft_loss(g, weft_mse(g, x, weft_input(g, "y", WEFT_DESC(WEFT_F32, BATCH, 1))));
 
     weft_session_options o = weft_session_defaults();

@@ -126,11 +126,13 @@ module weft_c ! what goes straight to C
         real(c_double) :: scale = 0
     end type
     type, bind(C) :: weft_dense_options
+        integer(c_size_t) :: struct_bytes = 32
         real(c_double) :: deviation = 0
         logical(c_bool) :: transposed = .false., no_bias = .false.
         type(c_funptr) :: activation = c_null_funptr
     end type
     type, bind(C) :: weft_attention_options
+        integer(c_size_t) :: struct_bytes = 48
         logical(c_bool) :: causal = .false.
         integer(c_int64_t) :: window = 0
         real(c_double) :: scale = 0, dropout = 0
@@ -143,6 +145,7 @@ module weft_c ! what goes straight to C
         logical(c_bool) :: exact = .false.
     end type
     type, bind(C) :: weft_conv_options
+        integer(c_size_t) :: struct_bytes = 88
         integer(c_int64_t) :: stride(3) = 1, padding(3) = 0, dilation(3) = 1, groups = 1
     end type
     type, bind(C) :: weft_routing
@@ -158,6 +161,7 @@ module weft_c ! what goes straight to C
     end type
     ! The last dimension is the first one of Fortran's arrays.
     type, bind(C) :: weft_grid
+        integer(c_size_t) :: struct_bytes = 104
         integer(c_int) :: dimensions = 0
         integer(c_int) :: parts(3) = 1
         integer(c_int64_t) :: cells(3) = 0, before(3) = 0, after(3) = 0

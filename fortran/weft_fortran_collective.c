@@ -12,10 +12,8 @@ weft_status weft_fortran_world_join(weft_world **out, const CFI_cdesc_t *communi
     WEFT_FORTRAN_TEXT(name, communicator);
     WEFT_FORTRAN_TEXT(file, links);
     WEFT_FORTRAN_TEXT(bound, network);
-    weft_world_options options = {.struct_bytes = sizeof(weft_world_options),
-                                  .communicator = name,
-                                  .links = file,
-                                  .interface = bound};
+    weft_world_options options =
+        WEFT_STRUCT(weft_world_options, .communicator = name, .links = file, .interface = bound);
     if (join_seconds) options.join_seconds = *join_seconds;
     if (heartbeat_seconds) options.heartbeat_seconds = *heartbeat_seconds;
     if (wait_seconds) options.wait_seconds = *wait_seconds;

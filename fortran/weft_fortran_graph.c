@@ -60,9 +60,9 @@ weft_value weft_fortran_dense(weft_graph *g, const CFI_cdesc_t *name, weft_value
                               weft_value (*activation)(weft_graph *, weft_value),
                               const weft_dense_options *options) {
     WEFT_FORTRAN_TEXT(text, name);
-    weft_dense_options o = options ? *options : (weft_dense_options){0};
+    weft_dense_options o = options ? *options : weft_dense_defaults();
     if (activation) o.activation = activation;
-    return weft_dense(g, text[0] ? text : NULL, x, features, o);
+    return weft_dense(g, text[0] ? text : NULL, x, features, &o);
 }
 
 /* ---- operations ---- */

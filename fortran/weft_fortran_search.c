@@ -28,17 +28,15 @@ weft_status weft_fortran_plan_predict(weft_graph *graph, const CFI_cdesc_t *mach
     WEFT_FORTRAN_TEXT(where, machine);
     WEFT_FORTRAN_TEXT(timeline, trace);
     WEFT_FORTRAN_TEXT(page, report);
-    const weft_predict_options o = {
-        .struct_bytes = sizeof(weft_predict_options),
-        .machine = where,
-        .disturbances = {.slow_ranks = slow_ranks,
-                         .slow_rank_count = rank_count,
-                         .slow_links = slow_links,
-                         .slow_link_count = link_count,
-                         .failing = failing ? *failing : 0,
-                         .fail_seconds = fail_seconds ? *fail_seconds : 0},
-        .tokens = tokens ? *tokens : 0,
-        .trace = *timeline ? timeline : NULL,
-        .report = *page ? page : NULL};
+    const weft_predict_options o =
+        WEFT_STRUCT(weft_predict_options, .machine = where,
+                    .disturbances = {.slow_ranks = slow_ranks,
+                                     .slow_rank_count = rank_count,
+                                     .slow_links = slow_links,
+                                     .slow_link_count = link_count,
+                                     .failing = failing ? *failing : 0,
+                                     .fail_seconds = fail_seconds ? *fail_seconds : 0},
+                    .tokens = tokens ? *tokens : 0, .trace = *timeline ? timeline : NULL,
+                    .report = *page ? page : NULL);
     return weft_plan_predict(graph, plan ? *plan : NULL, session, &o, out);
 }

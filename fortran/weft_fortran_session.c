@@ -164,10 +164,8 @@ weft_status weft_fortran_session_find(const weft_session *s, int program, const 
 }
 static weft_session_save_options save_options(const int64_t *keep, const int64_t *position,
                                               const bool *sliced) {
-    return (weft_session_save_options){.struct_bytes = sizeof(weft_session_save_options),
-                                       .keep = keep ? *keep : 0,
-                                       .position = position ? *position : 0,
-                                       .sliced = sliced && *sliced};
+    return WEFT_STRUCT(weft_session_save_options, .keep = keep ? *keep : 0,
+                       .position = position ? *position : 0, .sliced = sliced && *sliced);
 }
 
 weft_status weft_fortran_session_save(weft_session *s, const CFI_cdesc_t *dir, const int64_t *keep,
@@ -226,17 +224,13 @@ weft_status weft_fortran_data_open(const CFI_cdesc_t *format, const CFI_cdesc_t 
     WEFT_FORTRAN_TEXT(validation, validation_path);
     WEFT_FORTRAN_TEXT(validation_label_file, validation_labels);
     WEFT_FORTRAN_TEXT(tokens, tokenizer);
-    weft_data_options options = {
-        .format = kind,
-        .path = file,
-        .labels = labels ? label_file : NULL,
+    weft_data_options options = WEFT_STRUCT(
+        weft_data_options, .format = kind, .path = file, .labels = labels ? label_file : NULL,
         .validation_path = validation_path ? validation : NULL,
         .validation_labels = validation_labels ? validation_label_file : NULL,
         .validation_fraction = validation_fraction ? *validation_fraction : 0,
-        .tokenizer = tokenizer ? tokens : NULL,
-        .context = context ? *context : 0,
-        .vocab = vocab ? *vocab : 0,
-    };
+        .tokenizer = tokenizer ? tokens : NULL, .context = context ? *context : 0,
+        .vocab = vocab ? *vocab : 0);
     return weft_data_open(&options, out);
 }
 

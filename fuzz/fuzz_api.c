@@ -110,14 +110,14 @@ static void sizes(state *s, int64_t *out, int count) {
 }
 
 static void convolve(state *s, bool three) {
-    weft_conv_options o = WEFT_CONV_DEFAULT;
+    weft_conv_options o = weft_conv_defaults();
     weft_value x = value(s), weight = value(s), bias = once_in(s, 2) ? value(s) : WEFT_NO_VALUE;
     sizes(s, o.stride, 3);
     sizes(s, o.dilation, 3);
     for (int i = 0; i < 3; i++) o.padding[i] = once_in(s, 3) ? length(s) : 0;
     if (once_in(s, 4)) o.groups = length(s);
-    keep(s, three ? weft_conv3d(s->graph, x, weight, bias, o)
-                  : weft_conv2d(s->graph, x, weight, bias, o));
+    keep(s, three ? weft_conv3d(s->graph, x, weight, bias, &o)
+                  : weft_conv2d(s->graph, x, weight, bias, &o));
 }
 
 static void pool(state *s, bool most) {
@@ -131,7 +131,7 @@ static void pool(state *s, bool most) {
 }
 
 static void attend(state *s) {
-    weft_attention_options o = WEFT_ATTENTION_DEFAULT;
+    weft_attention_options o = weft_attention_defaults();
     o.causal = once_in(s, 2);
     o.window = once_in(s, 4) ? length(s) : 0;
     o.scale = once_in(s, 4) ? number(s) : 0;
@@ -139,7 +139,7 @@ static void attend(state *s) {
     if (once_in(s, 4)) o.mask = value(s);
     if (once_in(s, 4)) o.position = value(s);
     weft_value q = value(s), k = once_in(s, 2) ? value(s) : q, v = once_in(s, 2) ? value(s) : k;
-    keep(s, weft_attention(s->graph, q, k, v, o));
+    keep(s, weft_attention(s->graph, q, k, v, &o));
 }
 
 static void route(state *s) {
@@ -354,8 +354,9 @@ static void structure(state *s) {
         weft_output(g, fresh(s, text), value(s));
         return;
     case 4: {
-        weft_dense_options o = {.transposed = once_in(s, 2), .no_bias = once_in(s, 2)};
-        keep(s, weft_dense(g, once_in(s, 2) ? NULL : fresh(s, text), value(s), length(s), o));
+        weft_dense_options o =
+            WEFT_STRUCT(weft_dense_options, .transposed = once_in(s, 2), .no_bias = once_in(s, 2));
+        keep(s, weft_dense(g, once_in(s, 2) ? NULL : fresh(s, text), value(s), length(s), &o));
         return;
     }
     case 5:

@@ -28,16 +28,9 @@ static weft_status no_exchange(void *context, const void *mine, size_t bytes, vo
 
 /* Callers may replace its functions, `exchange` for instance. */
 static inline weft_transport no_messages(const char *name, int rank, int size) {
-    return (weft_transport){.struct_bytes = sizeof(weft_transport),
-                            .name = name,
-                            .rank = rank,
-                            .size = size,
-                            .request_bytes = 8,
-                            .send = no_send,
-                            .receive = no_receive,
-                            .test = no_test,
-                            .cancel = no_cancel,
-                            .exchange = no_exchange};
+    return WEFT_STRUCT(weft_transport, .name = name, .rank = rank, .size = size, .request_bytes = 8,
+                       .send = no_send, .receive = no_receive, .test = no_test, .cancel = no_cancel,
+                       .exchange = no_exchange);
 }
 
 #endif

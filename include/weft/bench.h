@@ -13,11 +13,13 @@ extern "C" {
 #endif
 
 typedef struct weft_bench_options {
+    size_t struct_bytes;
     const char *collective;       /* "all_reduce"; "all" or NULL: each of them */
     int64_t min_bytes, max_bytes; /* each size is 4 times the one before; 0: 1 KiB, 64 MiB */
     int threads;    /* without a world: ranks, as threads of this process; 0: its cores, 2 to 8 */
     double seconds; /* time for each line; 0: 0.05 */
 } weft_bench_options;
+WEFTI_ZERO_DEFAULTS(weft_bench_options, weft_bench_defaults)
 
 /* One line, with the definitions of nccl-tests. `bytes` is the size of a rank's larger buffer. The
  * algorithm bandwidth is bytes / seconds. The bus bandwidth is the algorithm bandwidth times the
@@ -66,6 +68,7 @@ typedef struct weft_machine_figure {
 } weft_machine_figure;
 
 typedef struct weft_machine_options {
+    size_t struct_bytes;
     int devices;      /* without a world: devices of this process, 1 to 64, which share its cores;
                          0: one. With a world: 0, each process is a device */
     double seconds;   /* time for each figure, 1e-4 to 60; 0: 0.05 */
@@ -75,6 +78,7 @@ typedef struct weft_machine_options {
     /* Called on rank 0 for each figure, from the measuring thread. NULL: nothing. */
     void (*figure)(void *context, const weft_machine_figure *figure);
 } weft_machine_options;
+WEFTI_ZERO_DEFAULTS(weft_machine_options, weft_machine_defaults)
 
 /** Measure a machine file: kernels by size, links, memory, disk. All devices measure at the same
  * time. Collective; takes about 60 times `seconds`. The text is equal on all ranks.

@@ -150,14 +150,15 @@ typedef enum weft_checkpoint_format {
     WEFT_CHECKPOINT_HF      /* a model directory of Hugging Face */
 } weft_checkpoint_format;
 
-/** Zero-initialise. */
 typedef struct weft_checkpoint_reshard_options {
+    size_t struct_bytes;
     const char *from, *to; /* layouts of source and destination, as for weft_checkpoint_digest */
     const int *only;       /* with `to`: the ranks to write; NULL: all */
     int only_count;
     weft_checkpoint_format format;
     bool replicas; /* read other ranks' files if a file is missing */
 } weft_checkpoint_reshard_options;
+WEFTI_ZERO_DEFAULTS(weft_checkpoint_reshard_options, weft_checkpoint_reshard_defaults)
 
 /** Convert a checkpoint to another format, or to the slices of other ranks. The values do not
  * change. The destination is not encrypted, also if the source is. Every byte is read once and

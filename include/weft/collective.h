@@ -84,6 +84,7 @@ WEFT_API weft_halo weft_halo_on_ring(int rows, int columns, int place, const int
  * dimension d. The members are numbered with the last dimension fastest. Of n cells along a
  * dimension, part i of s has those from floor(i n / s) to floor((i + 1) n / s). */
 typedef struct weft_grid {
+    size_t struct_bytes;
     int dimensions;    /* 1 to 3; further elements of the arrays do not count */
     int parts[3];      /* their product is the size of the group */
     int64_t cells[3];  /* of the whole grid */
@@ -91,6 +92,7 @@ typedef struct weft_grid {
     int64_t after[3];  /* and behind its own */
     bool periodic[3];  /* the last cell is beside the first one */
 } weft_grid;
+WEFTI_ZERO_DEFAULTS(weft_grid, weft_grid_defaults)
 /** The cells of member `place`: from begin[d] on size[d] cells along each dimension, without the
  * layers of neighbors. Not collective.
  * @return WEFT_E_ARG for a grid or a place that there is not; WEFT_E_SHAPE if a member has fewer

@@ -63,8 +63,9 @@ WEFT_API weft_status weft_tokenizer_decode(const weft_tokenizer *tokenizer, cons
 WEFT_API const char *weft_tokenizer_token(const weft_tokenizer *tokenizer, int32_t id,
                                           int64_t *out_bytes);
 
-/* Sources of data. Initialise with zeroes, then set the fields needed. Strings are not kept. */
+/* Sources of data. Strings are not kept. */
 typedef struct weft_data_options {
+    size_t struct_bytes;
     /* "text": files of text. Files whose name ends in .jsonl or .ndjson are read as "jsonl". Files
      * of another structure (csv, parquet, json, archives) are refused by name or first bytes.
      * "jsonl": one JSON object a line, whose member `field` is one document. "raw": the bytes of
@@ -88,6 +89,7 @@ typedef struct weft_data_options {
     const char *field;     /* jsonl: the member that holds the text; NULL: "text" */
     bool skip_bad_lines;   /* jsonl: leave out lines without such a text instead of refusing them */
 } weft_data_options;
+WEFTI_ZERO_DEFAULTS(weft_data_options, weft_data_defaults)
 
 typedef enum weft_data_part { WEFT_DATA_TRAIN, WEFT_DATA_VALIDATION } weft_data_part;
 

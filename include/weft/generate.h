@@ -1,8 +1,8 @@
 /* Generates text with a trained language model (all but bert), token by token.
  *
  *     weft_generator *g;
- *     weft_generator_open("run", &(weft_generator_options){0}, &g);
- *     weft_generator_run(g, "Once", 4, &(weft_generate_options){.tokens = 100, ...}, &done);
+ *     weft_generator_open("run", NULL, &g);
+ *     weft_generator_run(g, "Once", 4, &WEFT_STRUCT(weft_generate_options, .tokens = 100), &done);
  *
  * A generator has a key-value cache, so a token costs one pass over the weights. One thread at a
  * time may use a generator. */
@@ -33,6 +33,7 @@ typedef struct weft_prompt {
 } weft_prompt;
 
 typedef struct weft_generator_options {
+    size_t struct_bytes;
     int threads;          /* 0: all cores this process may use */
     int64_t memory_bytes; /* refuse models that need more; 0: no limit */
     /* Tokens for which the key-value cache has room, with rotary positions (llama and families
@@ -63,6 +64,7 @@ typedef struct weft_generator_options {
      * in half the memory. Sums and logits stay f32. In a world rank 0's counts. */
     weft_dtype precision;
 } weft_generator_options;
+WEFTI_ZERO_DEFAULTS(weft_generator_options, weft_generator_defaults)
 
 /** Load a model.
  * @param checkpoint  a run's directory (its newest good step), one step of it, or a Hugging Face
@@ -91,6 +93,7 @@ typedef struct weft_generator_info {
 WEFT_API weft_generator_info weft_generator_info_of(const weft_generator *generator);
 
 typedef struct weft_generate_options {
+    size_t struct_bytes;
     int64_t tokens; /* largest number of new tokens, 1 or more; fewer if the model ends its text */
     /* What a token is chosen from, in this order, as in transformers. First the penalty: the logits
      * of tokens of the prompt and the text so far are divided by it if positive, else multiplied. 0
@@ -115,6 +118,7 @@ typedef struct weft_generate_options {
     const volatile int
         *stop; /* stop when it becomes nonzero (a signal handler may set it). May be NULL */
 } weft_generate_options;
+WEFTI_ZERO_DEFAULTS(weft_generate_options, weft_generate_defaults)
 
 typedef struct weft_generation {
     int64_t prompt_tokens;  /* used, with those that the tokenizer puts in front */

@@ -22,12 +22,14 @@ typedef struct weft_infer_events {
 } weft_infer_events;
 
 typedef struct weft_eval_options {
+    size_t struct_bytes;
     const char *checkpoint; /* as for weft_generator_open */
     const char *data;       /* evaluate this file or directory, in the job's data.format; NULL: the
                                job's validation data */
     const char *labels;     /* of `data`, if these are images; NULL: found by name */
     weft_infer_events events;
 } weft_eval_options;
+WEFTI_ZERO_DEFAULTS(weft_eval_options, weft_eval_defaults)
 
 typedef struct weft_eval_result {
     char checkpoint[4096]; /* directory of the weights */
@@ -97,6 +99,7 @@ WEFT_API void weft_infer_report_free(weft_infer_report *report); /* NULL is lega
 typedef struct weft_infer weft_infer;
 
 typedef struct weft_infer_options {
+    size_t struct_bytes;
     const char *checkpoint; /* as for weft_generator_open */
     int64_t batch;  /* samples that are computed together; 0: those of the job's microbatch */
     int64_t length; /* language models: most tokens of a sample; 0: the job's model.context,
@@ -104,6 +107,7 @@ typedef struct weft_infer_options {
     weft_infer_events events;
     int threads; /* without a job: of all devices; 0: all cores */
 } weft_infer_options;
+WEFTI_ZERO_DEFAULTS(weft_infer_options, weft_infer_defaults)
 
 /** Load a model. Collective in a world, as weft_eval_run.
  * @param job  NULL: `checkpoint` is a folder of weft_infer_export, which has all that a job says.
@@ -148,6 +152,7 @@ WEFT_API weft_status weft_infer_run(weft_infer *infer, int64_t samples, int64_t 
                                     const void *input, float *output) WEFT_CHECKED;
 
 typedef struct weft_infer_files {
+    size_t struct_bytes;
     const char *checkpoint;
     const char *input;  /* npy: whole numbers [samples, length]; or images [samples, channels,
                            height,  width], also without channels if there is one: u8, divided by
@@ -156,6 +161,7 @@ typedef struct weft_infer_files {
     int64_t batch;      /* as in weft_infer_options */
     weft_infer_events events;
 } weft_infer_files;
+WEFTI_ZERO_DEFAULTS(weft_infer_files, weft_infer_files_defaults)
 
 typedef struct weft_infer_files_result {
     char checkpoint[4096];

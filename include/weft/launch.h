@@ -30,6 +30,7 @@ typedef struct weft_launch_events {
 
 /* The command and its hosts. Zeroes and NULLs are the defaults. */
 typedef struct weft_launch_options {
+    size_t struct_bytes;
     const char *const *command; /* NULL-terminated; searched along PATH */
     const char *self;           /* path of the command "weft" if PATH has none */
     int processes;              /* on this host */
@@ -80,6 +81,7 @@ typedef struct weft_launch_options {
     const volatile int *stop_signal, *stop_count;
     weft_launch_events events;
 } weft_launch_options;
+WEFTI_ZERO_DEFAULTS(weft_launch_options, weft_launch_defaults)
 
 typedef struct weft_launch_result {
     int ranks, first_rank; /* of this host */
@@ -176,6 +178,7 @@ typedef struct weft_health {
 } weft_health;
 
 typedef struct weft_health_options {
+    size_t struct_bytes;
     const char *job;         /* name of a job on this host (weft_jobs_find); NULL: by `scheduler` */
     const char *scheduler;   /* "host:port"; NULL: as the environment says, else of the one job of
                                 `weft launch` that this user runs on this host */
@@ -188,6 +191,7 @@ typedef struct weft_health_options {
      * its last steps took, at least 60 s. */
     double limit_seconds;
 } weft_health_options;
+WEFTI_ZERO_DEFAULTS(weft_health_options, weft_health_defaults)
 
 /** Ask a job's scheduler whether the job makes steps: all ranks are there, none is mended or has
  * left, and each has begun a step not longer ago than `limit_seconds`. Blocks, for
@@ -207,7 +211,8 @@ typedef struct weft_health_answer {
 /** Ask the schedulers of several jobs at once: as weft_health_ask for each of options[count], but
  * no longer than the longest `timeout_seconds`. Blocks.
  * @param out  [count], freed with weft_health_answers_free
- * @return WEFT_E_NOMEM; what one scheduler has answered is in its entry */
+ * @return WEFT_E_ARG if the first options have no struct_bytes; WEFT_E_NOMEM; what one scheduler
+ * has answered is in its entry */
 WEFT_API weft_status weft_health_ask_all(const weft_health_options *options, int count,
                                          weft_health_answer *out) WEFT_CHECKED;
 /** Frees what the entries hold, not the array. */

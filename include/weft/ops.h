@@ -107,6 +107,7 @@ WEFT_API weft_value weft_embedding_padded(weft_graph *g, weft_value table, weft_
                                           int64_t padding, weft_dtype dtype);
 
 typedef struct weft_attention_options {
+    size_t struct_bytes;
     bool causal;    /* position i sees keys up to i + offset; offset = keys - queries */
     int64_t window; /* causal: only the last so many of these keys, with its own; 0: all */
     double scale;   /* 0: 1 / sqrt(head_dim) */
@@ -117,17 +118,18 @@ typedef struct weft_attention_options {
                             caches); or [batch, 2]: row of k and v, and position. Then k and v may
                             have another batch, and there is no gradient */
 } weft_attention_options;
-#ifdef __cplusplus
-#define WEFT_ATTENTION_DEFAULT                                                                     \
-    (weft_attention_options{false, 0, 0.0, 0.0, WEFT_NO_VALUE, WEFT_NO_VALUE})
-#else
-#define WEFT_ATTENTION_DEFAULT                                                                     \
-    ((weft_attention_options){false, 0, 0.0, 0.0, WEFT_NO_VALUE, WEFT_NO_VALUE})
-#endif
+static inline weft_attention_options weft_attention_defaults(void) {
+    weft_attention_options o;
+    memset(&o, 0, sizeof o);
+    o.struct_bytes = sizeof o;
+    o.mask = o.position = WEFT_NO_VALUE;
+    return o;
+}
 /* q [batch, tq, heads, dim], k and v [batch, tk, kv_heads, dim], heads % kv_heads == 0 -> [batch,
- * tq, heads, dim]. Memory is linear in tq and tk (Dao et al., FlashAttention, 2022). */
+ * tq, heads, dim]. Memory is linear in tq and tk (Dao et al., FlashAttention, 2022). NULL options:
+ * the defaults. */
 WEFT_API weft_value weft_attention(weft_graph *g, weft_value q, weft_value k, weft_value v,
-                                   weft_attention_options options);
+                                   const weft_attention_options *options);
 /* x [batch, seq, heads, dim]: rotate pairs (i, i + dim/2) by position * theta^(-2i/dim) (Su et al.,
  * RoFormer, 2021), with angles scaled by `scaling`; (weft_rope_scaling){0}: not scaled. position:
  * WEFT_NO_VALUE (0), or i32 [] or [batch], the position of the first row; or [batch, 2], where the
@@ -168,21 +170,26 @@ WEFT_API weft_value weft_moe_combine(weft_graph *g, weft_value y, const weft_rou
                                      weft_value weight);
 
 /* x [batch, in, h, w], weight [out, in / groups, kh, kw], bias [out] or none -> [batch, out, oh,
- * ow]. */
+ * ow]. NULL options: the defaults. */
 typedef struct weft_conv_options {
+    size_t struct_bytes;
     int64_t stride[3], padding[3], dilation[3]; /* per spatial dimension */
     int64_t groups;
 } weft_conv_options;
-#ifdef __cplusplus
-#define WEFT_CONV_DEFAULT (weft_conv_options{{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1})
-#else
-#define WEFT_CONV_DEFAULT ((weft_conv_options){{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1})
-#endif
+/* Strides, dilations and groups of 1, no padding. */
+static inline weft_conv_options weft_conv_defaults(void) {
+    weft_conv_options o;
+    memset(&o, 0, sizeof o);
+    o.struct_bytes = sizeof o;
+    for (int d = 0; d < 3; d++) o.stride[d] = o.dilation[d] = 1;
+    o.groups = 1;
+    return o;
+}
 WEFT_API weft_value weft_conv2d(weft_graph *g, weft_value x, weft_value weight, weft_value bias,
-                                weft_conv_options options);
+                                const weft_conv_options *options);
 /* x [batch, in, d, h, w], weight [out, in / groups, kd, kh, kw] -> [batch, out, od, oh, ow]. */
 WEFT_API weft_value weft_conv3d(weft_graph *g, weft_value x, weft_value weight, weft_value bias,
-                                weft_conv_options options);
+                                const weft_conv_options *options);
 /* x [batch, channels, h, w] -> [batch, channels, oh, ow]. Padding is -inf for the maximum, and does
  * not count for the average. */
 WEFT_API weft_value weft_max_pool2d(weft_graph *g, weft_value x, const int64_t kernel[2],

@@ -69,6 +69,15 @@ typedef enum weft_status {
         return structure;                                                                          \
     }
 
+/* A structure with its size and some members set; the others are zero:
+ * WEFT_STRUCT(weft_generate_options, .tokens = 100). The ..._defaults() set more where zero is not
+ * the default. */
+#ifdef __cplusplus
+#define WEFT_STRUCT(type, ...) (type{.struct_bytes = sizeof(type), __VA_ARGS__})
+#else
+#define WEFT_STRUCT(type, ...) ((type){.struct_bytes = sizeof(type), __VA_ARGS__})
+#endif
+
 /** Free a text that a call has returned and that its caller frees; NULL is legal. */
 WEFT_API void weft_text_free(char *text);
 

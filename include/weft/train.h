@@ -72,6 +72,7 @@ typedef struct weft_train_validation {
 
 /* Callbacks, from the thread that trains. Any may be NULL. */
 typedef struct weft_train_events {
+    size_t struct_bytes;
     void *context;
     void (*start)(void *context, const weft_train_start *start);
     void (*step)(void *context, const weft_train_step *step);
@@ -82,6 +83,7 @@ typedef struct weft_train_events {
                                  commits a checkpoint and ends */
     const char *trace;        /* file for a Chrome JSON trace, or NULL */
 } weft_train_events;
+WEFTI_ZERO_DEFAULTS(weft_train_events, weft_train_events_defaults)
 
 /** weft_train_result.stop after a file asked for the end (job key checkpoint.stop_file). */
 enum { WEFT_TRAIN_STOPPED_BY_FILE = -1 };

@@ -154,11 +154,10 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
     if (left != 1 || strcmp(words[0], "comm") != 0) return refuse_words(verb, left, words);
     if (!is_collective(values.collective)) return refuse_collective(verb, values.collective);
-    weft_bench_options what = {.collective = values.collective,
-                               .min_bytes = parse_size(values.min),
-                               .max_bytes = parse_size(values.max),
-                               .threads = (int)values.threads,
-                               .seconds = values.seconds};
+    weft_bench_options what =
+        WEFT_STRUCT(weft_bench_options, .collective = values.collective,
+                    .min_bytes = parse_size(values.min), .max_bytes = parse_size(values.max),
+                    .threads = (int)values.threads, .seconds = values.seconds);
     if (what.min_bytes < 4) return cli_usage(verb, size_form, "min", values.min, "4");
     if (what.max_bytes < what.min_bytes)
         return cli_usage(verb, size_form, "max", values.max, values.min);

@@ -269,9 +269,8 @@ static int parse_reshard(const cli_verb *verb, checkpoint_options *o) {
                    {"weft", WEFT_CHECKPOINT_RUN},
                    {"hf", WEFT_CHECKPOINT_HF}};
     char *end = NULL;
-    o->reshard.from = o->from;
-    o->reshard.to = o->to;
-    o->reshard.replicas = o->replicas;
+    o->reshard = WEFT_STRUCT(weft_checkpoint_reshard_options, .from = o->from, .to = o->to,
+                             .replicas = o->replicas);
     for (size_t i = 0; o->format && i < sizeof formats / sizeof *formats; i++)
         if (!strcmp(o->format, formats[i].name)) o->reshard.format = formats[i].format;
     if (o->format && o->reshard.format == WEFT_CHECKPOINT_AUTO)

@@ -102,11 +102,9 @@ static char *directory_of(const char *path) {
 static int measure_to(weft_world *world, machine_options *values, const char *path) {
     const bool leads = !world || weft_world_rank(world) == 0;
     char *text = NULL, *disk = values->out && leads ? directory_of(path) : strdup(".");
-    weft_machine_options what = {.devices = (int)values->devices,
-                                 .seconds = values->seconds,
-                                 .disk = disk,
-                                 .context = values,
-                                 .figure = report};
+    weft_machine_options what =
+        WEFT_STRUCT(weft_machine_options, .devices = (int)values->devices,
+                    .seconds = values->seconds, .disk = disk, .context = values, .figure = report);
     weft_status status = weft_machine_measure(world, &what, &text);
     if (status >= 0 && leads) status = weft_machine_write(text, values->out);
     free(disk);

@@ -68,9 +68,8 @@ static int train(weft_world *world, const weft_job *job, const train_options *va
 static int train_across(const weft_launcher *launcher, const weft_job *job,
                         const train_options *values) {
     weft_world *world;
-    weft_world_options options = {.struct_bytes = sizeof(weft_world_options),
-                                  .links =
-                                      *job->parallel.links ? job->parallel.links : job->machine};
+    weft_world_options options = WEFT_STRUCT(
+        weft_world_options, .links = *job->parallel.links ? job->parallel.links : job->machine);
     char *identity;
     if (weft_job_identity(job, "weft train", &identity) < 0) return cli_failed_rank(launcher->rank);
     options.identity = identity;

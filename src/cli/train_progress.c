@@ -214,12 +214,8 @@ static void note(void *context, const char *text) {
 }
 
 weft_train_events train_progress_events(train_progress *p) {
-    return (weft_train_events){.context = p,
-                               .start = start,
-                               .step = step,
-                               .validation = validation,
-                               .checkpoint = checkpoint,
-                               .note = note};
+    return WEFT_STRUCT(weft_train_events, .context = p, .start = start, .step = step,
+                       .validation = validation, .checkpoint = checkpoint, .note = note);
 }
 
 static void end_json(const train_progress *p, const weft_train_result *r, weft_status status) {

@@ -126,16 +126,17 @@ static weft_status check_dimension(const weft_grid *g, int d) {
 
 weft_status wefti_grid_tile_of(const weft_grid *grid, int place, int64_t planes,
                                wefti_grid_tile *out) {
-    WEFT_REQUIRE(grid && grid->dimensions >= 1 && grid->dimensions <= WEFTI_GRID_DIMS, WEFT_E_ARG,
-                 "a grid has 1 to %d dimensions, not %d", WEFTI_GRID_DIMS,
-                 grid ? grid->dimensions : 0);
+    weft_grid own = weft_grid_defaults();
+    WEFT_TRY(wefti_struct_take("weft_grid", grid, &own));
+    WEFT_REQUIRE(own.dimensions >= 1 && own.dimensions <= WEFTI_GRID_DIMS, WEFT_E_ARG,
+                 "a grid has 1 to %d dimensions, not %d", WEFTI_GRID_DIMS, own.dimensions);
     WEFT_REQUIRE(planes >= 0 && planes <= (int64_t)1 << 40, WEFT_E_ARG, "a grid of %lld planes",
                  (long long)planes);
-    *out = (wefti_grid_tile){.grid = *grid, .place = place, .planes = planes};
+    *out = (wefti_grid_tile){.grid = own, .place = place, .planes = planes};
     weft_grid *g = &out->grid;
     int rest = place;
     for (int d = WEFTI_GRID_DIMS - 1; d >= 0; d--) {
-        if (d >= grid->dimensions) {
+        if (d >= own.dimensions) {
             g->parts[d] = 1;
             g->cells[d] = 1;
             g->before[d] = g->after[d] = 0;

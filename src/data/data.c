@@ -207,7 +207,9 @@ weft_status wefti_data_open_with(const weft_data_options *options, weft_tokenize
 }
 
 weft_status weft_data_open(const weft_data_options *options, weft_data **out) {
-    return wefti_data_open_with(options, NULL, -1, out);
+    weft_data_options own = weft_data_defaults();
+    WEFT_TRY(wefti_struct_take("weft_data_options", options, &own));
+    return wefti_data_open_with(&own, NULL, -1, out);
 }
 
 void weft_data_close(weft_data *data) {

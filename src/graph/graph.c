@@ -111,6 +111,12 @@ bool wefti_graph_ok(const weft_graph *g) {
     return g->status >= 0;
 }
 
+bool wefti_graph_take(weft_graph *g, const char *what, const void *given, void *own) {
+    const weft_status status = wefti_struct_take(what, given, own);
+    if (status < 0) wefti_graph_fail(g, status);
+    return status >= 0;
+}
+
 void wefti_graph_fail(weft_graph *g, weft_status status) {
     if (g->status < 0) return;
     if (g->builder->path[0]) (void)wefti_prefix(status, "%s", g->builder->path);

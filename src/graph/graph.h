@@ -98,6 +98,8 @@ weft_value wefti_graph_add1(weft_graph *g, const weft_op_def *op, int in_count,
                             const weft_value *in, int attr_count, const wefti_attr *attrs);
 /* Records a sticky failure with the current thread's message, prefixed with the path. */
 void wefti_graph_fail(weft_graph *g, weft_status status);
+/* wefti_struct_take for builders: false after an error, which the graph keeps. */
+bool wefti_graph_take(weft_graph *g, const char *what, const void *given, void *own);
 bool wefti_graph_ok(const weft_graph *g);
 
 /* ---- bodies, by index (for passes) ---- */

@@ -213,17 +213,18 @@ static weft_status open_shared(files *f, weft_world *world, bool leads) {
 
 weft_status weft_infer_files_run(weft_world *world, const weft_job *job,
                                  const weft_infer_files *names, weft_infer_files_result *out) {
-    WEFT_REQUIRE(names && names->checkpoint && names->input && names->output && out, WEFT_E_ARG,
+    weft_infer_files own = weft_infer_files_defaults();
+    WEFT_TRY(wefti_struct_take("weft_infer_files", names, &own));
+    WEFT_REQUIRE(own.checkpoint && own.input && own.output && out, WEFT_E_ARG,
                  "outputs need a checkpoint, an input and an output file");
     const bool leads = !world || weft_world_rank(world) == 0;
-    files f = {.names = names};
+    files f = {.names = &own};
     weft_infer *infer = NULL;
     weft_infer_files_result result = {.devices = 0};
     weft_status status = open_shared(&f, world, leads);
-    const weft_infer_options o = {.checkpoint = names->checkpoint,
-                                  .batch = names->batch,
-                                  .length = job ? f.length : 0,
-                                  .events = names->events};
+    const weft_infer_options o =
+        WEFT_STRUCT(weft_infer_options, .checkpoint = own.checkpoint, .batch = own.batch,
+                    .length = job ? f.length : 0, .events = own.events);
     if (status >= 0) status = weft_infer_open(world, job, &o, &infer);
     if (status >= 0)
         status = wefti_party_end(&infer->model.setup.party, run(&f, infer, leads, &result));

@@ -169,9 +169,11 @@ static weft_status open_parts(weft_generator *g, const char *checkpoint,
 weft_status weft_generator_open(const char *checkpoint, const weft_generator_options *options,
                                 weft_generator **out) {
     weft_generator *g;
-    WEFT_REQUIRE(checkpoint && options && out, WEFT_E_ARG, "a generator needs a checkpoint");
+    weft_generator_options own = weft_generator_defaults();
+    WEFT_TRY(wefti_struct_take("weft_generator_options", options, &own));
+    WEFT_REQUIRE(checkpoint && out, WEFT_E_ARG, "a generator needs a checkpoint");
     WEFT_NEW(g, weft_generator);
-    weft_status status = wefti_party_tell(&g->party, open_parts(g, checkpoint, options));
+    weft_status status = wefti_party_tell(&g->party, open_parts(g, checkpoint, &own));
     if (status < 0) {
         weft_generator_close(g);
         return status;
@@ -329,7 +331,9 @@ static weft_status set_prompt(weft_generator *g, const char *prompt, int64_t byt
 
 /* ---- generating ---- */
 
-weft_status wefti_generate_check(const weft_generate_options *o) {
+weft_status wefti_generate_take(const weft_generate_options *given, weft_generate_options *o) {
+    *o = weft_generate_defaults();
+    WEFT_TRY(wefti_struct_take("weft_generate_options", given, o));
     WEFT_REQUIRE(o->tokens >= 1, WEFT_E_ARG, "tokens must be 1 or more, not %lld",
                  (long long)o->tokens);
     WEFT_REQUIRE(o->temperature >= 0 && o->temperature <= 1e6, WEFT_E_ARG,
@@ -443,12 +447,13 @@ static weft_status run(weft_generator *g, const char *prompt, int64_t bytes,
 weft_status weft_generator_run(weft_generator *g, const char *prompt, int64_t prompt_bytes,
                                const weft_generate_options *options, weft_generation *out) {
     weft_generation done = {.stop_text = -1};
+    weft_generate_options own = weft_generate_defaults();
     WEFT_REQUIRE(g && options && (prompt || prompt_bytes == 0) && prompt_bytes >= 0, WEFT_E_ARG,
                  "generating needs a generator, a prompt and options");
     WEFT_REQUIRE(!g->rows, WEFT_E_ARG,
                  "the generator was opened for several texts at once: use weft_generator_run_many");
-    WEFT_TRY(wefti_party_agree(&g->party, wefti_generate_check(options)));
-    WEFT_TRY(wefti_party_tell(&g->party, run(g, prompt, prompt_bytes, options, &done)));
+    WEFT_TRY(wefti_party_agree(&g->party, wefti_generate_take(options, &own)));
+    WEFT_TRY(wefti_party_tell(&g->party, run(g, prompt, prompt_bytes, &own, &done)));
     if (out) *out = done;
     return WEFT_OK;
 }

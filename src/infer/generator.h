@@ -51,7 +51,8 @@ weft_status wefti_generator_add(weft_generator *g, const weft_session_options *o
 /* Whether some rank was asked to stop. */
 weft_status wefti_generator_stopped(const weft_generator *g, const weft_generate_options *o,
                                     bool *out) WEFT_CHECKED;
-weft_status wefti_generate_check(const weft_generate_options *o) WEFT_CHECKED;
+weft_status wefti_generate_take(const weft_generate_options *given,
+                                weft_generate_options *o) WEFT_CHECKED;
 /* Tokens of a prompt, with those that the tokenizer puts in front; 1 or more. wefti_free. */
 weft_status wefti_generator_encode(const weft_generator *g, const char *prompt, int64_t bytes,
                                    int32_t **out, int64_t *out_count) WEFT_CHECKED;

@@ -67,12 +67,14 @@ static weft_status open_parts(weft_infer *f, const weft_job *job, const weft_inf
 
 weft_status weft_infer_open(weft_world *world, const weft_job *job,
                             const weft_infer_options *options, weft_infer **out) {
-    WEFT_REQUIRE(options && options->checkpoint && out, WEFT_E_ARG,
+    weft_infer_options own = weft_infer_defaults();
+    WEFT_TRY(wefti_struct_take("weft_infer_options", options, &own));
+    WEFT_REQUIRE(own.checkpoint && out, WEFT_E_ARG,
                  "a model in use needs a checkpoint or an exported folder");
     weft_infer *f = wefti_calloc(1, sizeof *f);
     if (!f) return wefti_fail_world(world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a model"));
     f->world = world;
-    weft_status status = open_parts(f, job, options);
+    weft_status status = open_parts(f, job, &own);
     status = f->model.setup.party.agreement ? wefti_party_end(&f->model.setup.party, status)
                                             : wefti_fail_world(world, status);
     if (status < 0) {

@@ -339,8 +339,9 @@ weft_status weft_generator_run_many(weft_generator *g, const weft_prompt *prompt
                  "generating needs a generator, prompts and options");
     WEFT_REQUIRE(g->rows, WEFT_E_ARG,
                  "the generator was opened for one text at a time: set `rows` to 1 or more");
-    WEFT_REQUIRE(!options->text, WEFT_E_ARG,
+    weft_generate_options own;
+    WEFT_TRY(wefti_party_agree(&g->party, wefti_generate_take(options, &own)));
+    WEFT_REQUIRE(!own.text, WEFT_E_ARG,
                  "texts of many prompts are given whole: `text` must be NULL");
-    WEFT_TRY(wefti_party_agree(&g->party, wefti_generate_check(options)));
-    return wefti_party_tell(&g->party, run_shared(g, prompts, count, options, done));
+    return wefti_party_tell(&g->party, run_shared(g, prompts, count, &own, done));
 }

@@ -107,8 +107,8 @@ static weft_status bench_threads(const weft_bench_options *options, weft_bench *
 
 weft_status weft_bench_comm(weft_world *world, const weft_bench_options *options,
                             weft_bench **out) {
-    static const weft_bench_options defaults = {0};
+    weft_bench_options own = weft_bench_defaults();
     WEFT_REQUIRE(out, WEFT_E_ARG, "there is no place for what is measured");
-    if (!options) options = &defaults;
-    return world ? wefti_bench_world(world, options, out) : bench_threads(options, out);
+    WEFT_TRY(wefti_struct_take("weft_bench_options", options, &own));
+    return world ? wefti_bench_world(world, &own, out) : bench_threads(&own, out);
 }

@@ -289,18 +289,18 @@ static weft_status measure_threads(const weft_machine_options *options, wefti_me
 
 weft_status weft_machine_measure(weft_world *world, const weft_machine_options *options,
                                  char **out) {
-    static const weft_machine_options defaults = {0};
+    weft_machine_options own = weft_machine_defaults();
     WEFT_REQUIRE(out, WEFT_E_ARG, "there is no place for what is measured");
-    if (!options) options = &defaults;
-    WEFT_TRY(check(world, options));
-    machine_rank rank = {.options = options};
+    WEFT_TRY(wefti_struct_take("weft_machine_options", options, &own));
+    WEFT_TRY(check(world, &own));
+    machine_rank rank = {.options = &own};
     if (!world) {
-        WEFT_TRY(measure_threads(options, &rank.measured));
+        WEFT_TRY(measure_threads(&own, &rank.measured));
     } else {
         rank.devices = weft_world_local_size(world);
         WEFT_TRY(measure_rank(world, &rank));
     }
-    return print(&rank.measured, options->name, out);
+    return print(&rank.measured, own.name, out);
 }
 
 weft_status weft_machine_path(char **out) {

@@ -15,15 +15,16 @@ weft_init wefti_ones(void) {
 }
 
 weft_dense_options wefti_transposed(double deviation) {
-    return (weft_dense_options){.deviation = deviation, .transposed = true};
+    return WEFT_STRUCT(weft_dense_options, .deviation = deviation, .transposed = true);
 }
 weft_dense_options wefti_plain(double deviation) {
-    return (weft_dense_options){.deviation = deviation, .transposed = true, .no_bias = true};
+    return WEFT_STRUCT(weft_dense_options, .deviation = deviation, .transposed = true,
+                       .no_bias = true);
 }
 
 weft_dense_options wefti_rectified(int64_t in) {
-    return (weft_dense_options){
-        .deviation = sqrt(2.0 / (double)in), .transposed = true, .activation = weft_relu};
+    return WEFT_STRUCT(weft_dense_options, .deviation = sqrt(2.0 / (double)in), .transposed = true,
+                       .activation = weft_relu);
 }
 
 weft_value wefti_look_up(const wefti_model_build *b, weft_value table, weft_value tokens) {
@@ -77,13 +78,13 @@ weft_value wefti_attend_all(const wefti_model_build *b, weft_value x, const char
     const char *names[3] = {query, key, value};
     weft_value part[3];
     for (int i = 0; i < 3; i++) {
-        part[i] = weft_dense(g, names[i], x, hidden,
-                             b->c->no_qkv_bias ? wefti_plain(0.02) : wefti_transposed(0.02));
+        part[i] = wefti_dense_of(g, names[i], x, hidden,
+                                 b->c->no_qkv_bias ? wefti_plain(0.02) : wefti_transposed(0.02));
         part[i] = weft_reshape(g, part[i], 4, shape);
     }
-    weft_attention_options o = WEFT_ATTENTION_DEFAULT;
+    weft_attention_options o = weft_attention_defaults();
     o.dropout = wefti_attention_dropout(b);
-    weft_value y = weft_attention(g, part[0], part[1], part[2], o);
+    weft_value y = weft_attention(g, part[0], part[1], part[2], &o);
     return weft_reshape(g, y, 3, desc.shape);
 }
 

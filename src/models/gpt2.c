@@ -18,24 +18,26 @@ static weft_value attention(const wefti_model_build *b, weft_value x, weft_value
     weft_split(g, qkv, 2, 3, part);
     int64_t shape[4] = {b->batch, b->seq, heads, dim};
     for (int i = 0; i < 3; i++) part[i] = weft_reshape(g, part[i], 4, shape);
-    weft_attention_options o = WEFT_ATTENTION_DEFAULT;
+    weft_attention_options o = weft_attention_defaults();
     o.causal = true;
     o.position = position;
     o.dropout = wefti_attention_dropout(b);
     weft_value k = wefti_cached(b, part[1], "k", position, heads, dim);
     weft_value v = wefti_cached(b, part[2], "v", position, heads, dim);
-    weft_value y = weft_attention(g, part[0], k, v, o);
+    weft_value y = weft_attention(g, part[0], k, v, &o);
     y = weft_reshape(g, y, 3, (int64_t[]){b->batch, b->seq, hidden});
-    y = wefti_dense(b, "c_proj", y, hidden, (weft_dense_options){.deviation = deviation});
+    y = wefti_dense(b, "c_proj", y, hidden,
+                    WEFT_STRUCT(weft_dense_options, .deviation = deviation));
     return weft_cell_end(g, wefti_drop(b, y));
 }
 
 static weft_value feed_forward(const wefti_model_build *b, weft_value x, double deviation) {
     weft_graph *g = b->g;
     weft_cell_begin(g, "mlp");
-    x = wefti_dense(b, "c_fc", x, b->c->ffn, (weft_dense_options){.deviation = 0.02});
+    x = wefti_dense(b, "c_fc", x, b->c->ffn, WEFT_STRUCT(weft_dense_options, .deviation = 0.02));
     x = weft_gelu(g, x);
-    x = wefti_dense(b, "c_proj", x, b->c->hidden, (weft_dense_options){.deviation = deviation});
+    x = wefti_dense(b, "c_proj", x, b->c->hidden,
+                    WEFT_STRUCT(weft_dense_options, .deviation = deviation));
     return weft_cell_end(g, wefti_drop(b, x));
 }
 
@@ -51,8 +53,8 @@ static weft_value experts(const wefti_model_build *b, weft_value x, double devia
     weft_graph *g = b->g;
     int64_t hidden = b->c->hidden, ffn = b->c->ffn, count = b->c->experts;
     weft_cell_begin(g, "moe");
-    weft_value logits =
-        weft_dense(g, "gate", x, count, (weft_dense_options){.deviation = 0.02, .no_bias = true});
+    weft_value logits = wefti_dense_of(
+        g, "gate", x, count, WEFT_STRUCT(weft_dense_options, .deviation = 0.02, .no_bias = true));
     weft_routing routing;
     weft_value weight = wefti_experts_route(b, logits, &routing, balance);
     weft_value shift = expert_bias(b, "experts.c_fc.bias", ffn);

@@ -1,6 +1,7 @@
 /* Layers that families use and other programs may use: weft/layer.h. */
 #include <math.h>
 
+#include "graph/graph.h"
 #include "models/models.h"
 
 /* Without `b`, the weight is f32. */
@@ -26,7 +27,14 @@ static weft_value dense(weft_graph *g, const wefti_model_build *b, const char *n
 }
 
 weft_value weft_dense(weft_graph *g, const char *name, weft_value x, int64_t features,
-                      weft_dense_options o) {
+                      const weft_dense_options *options) {
+    weft_dense_options own = weft_dense_defaults();
+    if (!wefti_graph_take(g, "weft_dense_options", options, &own)) return WEFT_NO_VALUE;
+    return dense(g, NULL, name, x, features, own);
+}
+
+weft_value wefti_dense_of(weft_graph *g, const char *name, weft_value x, int64_t features,
+                          weft_dense_options o) {
     return dense(g, NULL, name, x, features, o);
 }
 

@@ -19,10 +19,10 @@ static weft_value convolve(const wefti_model_build *b, weft_value x, const char 
     weft_init init = wefti_normal(sqrt(2.0 / (double)(in * KERNEL * KERNEL)));
     weft_value weight = wefti_param(b, "weight", init, out, in, KERNEL, KERNEL);
     weft_value bias = wefti_param(b, "bias", wefti_zeros(), out, 0, 0, 0);
-    weft_conv_options o = WEFT_CONV_DEFAULT;
+    weft_conv_options o = weft_conv_defaults();
     for (int i = 0; i < 2; i++) o.padding[i] = pad[i];
     const int64_t two[2] = {2, 2}, none[2] = {0, 0};
-    x = weft_relu(g, weft_conv2d(g, x, weight, bias, o));
+    x = weft_relu(g, weft_conv2d(g, x, weight, bias, &o));
     return weft_cell_end(g, weft_max_pool2d(g, x, two, two, none));
 }
 
@@ -40,9 +40,9 @@ void wefti_build_lenet(const wefti_model_build *b) {
     x = convolve(b, x, "conv2", MAPS_1, MAPS_2, none);
     weft_cell_begin(g, "fc1");
     x = weft_reshape(g, x, 2, (int64_t[]){b->batch, flat});
-    x = weft_cell_end(g, weft_dense(g, NULL, x, DENSE_1, wefti_rectified(flat)));
-    x = weft_dense(g, "fc2", x, DENSE_2, wefti_rectified(DENSE_1));
+    x = weft_cell_end(g, wefti_dense_of(g, NULL, x, DENSE_1, wefti_rectified(flat)));
+    x = wefti_dense_of(g, "fc2", x, DENSE_2, wefti_rectified(DENSE_1));
     weft_cell_begin(g, "fc3");
-    wefti_model_end(b, weft_dense(g, NULL, x, c->classes, wefti_transposed(0)), label,
+    wefti_model_end(b, wefti_dense_of(g, NULL, x, c->classes, wefti_transposed(0)), label,
                     WEFT_NO_VALUE, WEFT_NO_VALUE);
 }

@@ -54,14 +54,14 @@ static weft_value attention(const wefti_model_build *b, weft_value x, weft_value
     k = weft_rope(g, k, c->rope_theta, c->rope_scaling, position);
     k = wefti_cached(b, k, "k", position, c->kv_heads, dim);
     v = wefti_cached(b, v, "v", position, c->kv_heads, dim);
-    weft_attention_options o = WEFT_ATTENTION_DEFAULT;
+    weft_attention_options o = weft_attention_defaults();
     o.causal = true;
     o.window = layer < c->window_from ? 0 : c->window;
     o.position = position;
     if (c->attention_factor > 0) /* of queries and of keys */
         o.scale = c->attention_factor * c->attention_factor / sqrt((double)dim);
     o.dropout = wefti_attention_dropout(b);
-    weft_value y = weft_attention(g, q, k, v, o);
+    weft_value y = weft_attention(g, q, k, v, &o);
     y = weft_reshape(g, y, 3, (int64_t[]){b->batch, b->seq, c->heads * dim});
     y = dense(b, y, "o_proj", c->hidden, deviation, c->attention_bias);
     return weft_cell_end(g, y);
@@ -85,7 +85,7 @@ static weft_value experts(const wefti_model_build *b, weft_value x, double devia
     int64_t hidden = b->c->hidden, ffn = b->c->ffn;
     weft_init init = wefti_normal(0.02);
     weft_cell_begin(g, "block_sparse_moe");
-    weft_value logits = weft_dense(g, "gate", x, b->c->experts, wefti_plain(0.02));
+    weft_value logits = wefti_dense_of(g, "gate", x, b->c->experts, wefti_plain(0.02));
     weft_routing routing;
     weft_value weight = wefti_experts_route(b, logits, &routing, balance);
     x = weft_moe_dispatch(g, x, &routing);

@@ -11,11 +11,11 @@ void wefti_build_mlp(const wefti_model_build *b) {
     weft_value x = weft_reshape(g, image, 2, (int64_t[]){b->batch, in});
     for (int64_t layer = 0; layer < c->layers; layer++) {
         weft_cell_begin(g, "layers.%d", (int)layer);
-        x = weft_dense(g, NULL, x, c->hidden, wefti_rectified(in));
+        x = wefti_dense_of(g, NULL, x, c->hidden, wefti_rectified(in));
         x = weft_cell_end(g, wefti_drop(b, x));
         in = c->hidden;
     }
     weft_cell_begin(g, "head");
-    wefti_model_end(b, weft_dense(g, NULL, x, c->classes, wefti_transposed(0)), label,
+    wefti_model_end(b, wefti_dense_of(g, NULL, x, c->classes, wefti_transposed(0)), label,
                     WEFT_NO_VALUE, WEFT_NO_VALUE);
 }

@@ -59,6 +59,9 @@ weft_status wefti_lora_freeze(const wefti_model_build *b);
 /* Logits of x [..., hidden] with the matrix `head` [vocab, hidden]. To DECODE they are f32 (f64 for
  * f64): one row of them is small, and tokens are chosen from it. */
 weft_value wefti_logits(const wefti_model_build *b, weft_value x, weft_value head);
+/* weft_dense with options by value. */
+weft_value wefti_dense_of(weft_graph *g, const char *name, weft_value x, int64_t features,
+                          weft_dense_options o);
 /* Normal with this standard deviation; zeros; ones. */
 weft_init wefti_normal(double deviation);
 weft_init wefti_zeros(void);

@@ -18,10 +18,10 @@ static weft_value conv_weight(const wefti_model_build *b, const char *name, int6
 
 static weft_value convolve(const wefti_model_build *b, weft_value x, weft_value weight,
                            int64_t kernel, int64_t stride) {
-    weft_conv_options o = WEFT_CONV_DEFAULT;
+    weft_conv_options o = weft_conv_defaults();
     o.stride[0] = o.stride[1] = stride;
     o.padding[0] = o.padding[1] = kernel / 2;
-    return weft_conv2d(b->g, x, weight, WEFT_NO_VALUE, o);
+    return weft_conv2d(b->g, x, weight, WEFT_NO_VALUE, &o);
 }
 
 /* The four tensors of a batch norm. */

@@ -14,9 +14,9 @@ static weft_value embed(const wefti_model_build *b, weft_value image) {
                                     c->image[0], c->patch, c->patch);
     weft_value bias =
         wefti_param(b, "patch_embeddings.projection.bias", wefti_zeros(), c->hidden, 0, 0, 0);
-    weft_conv_options o = WEFT_CONV_DEFAULT;
+    weft_conv_options o = weft_conv_defaults();
     o.stride[0] = o.stride[1] = c->patch;
-    weft_value x = weft_conv2d(g, image, weight, bias, o);
+    weft_value x = weft_conv2d(g, image, weight, bias, &o);
     x = weft_reshape(g, x, 3, (int64_t[]){b->batch, c->hidden, patches});
     x = weft_transpose(g, x, 3, (int[]){0, 2, 1});
     /* the class token once per image: [1, 1, hidden] -> [batch, 1, hidden] */
@@ -34,11 +34,11 @@ static weft_value block(const wefti_model_build *b, weft_value x, int64_t layer)
     weft_value y = wefti_layer_norm(b, x, "layernorm_before", c->hidden);
     y = wefti_attend_all(b, y, "attention.attention.query", "attention.attention.key",
                          "attention.attention.value");
-    y = weft_dense(g, "attention.output.dense", y, c->hidden, wefti_transposed(0.02));
+    y = wefti_dense_of(g, "attention.output.dense", y, c->hidden, wefti_transposed(0.02));
     x = weft_add(g, x, wefti_drop(b, y));
     y = wefti_layer_norm(b, x, "layernorm_after", c->hidden);
-    y = weft_dense(g, "intermediate.dense", y, c->ffn, wefti_transposed(0.02));
-    y = weft_dense(g, "output.dense", weft_gelu_erf(g, y), c->hidden, wefti_transposed(0.02));
+    y = wefti_dense_of(g, "intermediate.dense", y, c->ffn, wefti_transposed(0.02));
+    y = wefti_dense_of(g, "output.dense", weft_gelu_erf(g, y), c->hidden, wefti_transposed(0.02));
     return weft_cell_end(g, weft_add(g, x, wefti_drop(b, y)));
 }
 
@@ -54,6 +54,6 @@ void wefti_build_vit(const wefti_model_build *b) {
     x = weft_slice(g, x, 1, 0, 1); /* norm after picking the class token: the others go unused */
     x = weft_reshape(g, x, 2, (int64_t[]){b->batch, c->hidden});
     x = weft_layer_norm(g, x, scale, shift, c->norm_eps);
-    wefti_model_end(b, weft_dense(g, NULL, x, c->classes, wefti_transposed(0.02)), label,
+    wefti_model_end(b, wefti_dense_of(g, NULL, x, c->classes, wefti_transposed(0.02)), label,
                     WEFT_NO_VALUE, WEFT_NO_VALUE);
 }

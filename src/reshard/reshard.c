@@ -141,10 +141,11 @@ static void tell(const resharding *r, bool json, wefti_text *text) {
 weft_status weft_checkpoint_reshard(const char *source, const char *destination,
                                     const weft_checkpoint_reshard_options *options, int json,
                                     char **out_text) {
-    static const weft_checkpoint_reshard_options defaults = {0};
-    resharding r = {.o = options ? options : &defaults};
+    weft_checkpoint_reshard_options own = weft_checkpoint_reshard_defaults();
+    resharding r = {.o = &own};
     wefti_text text = {0};
-    weft_status status = open_all(&r, source);
+    weft_status status = wefti_struct_take("weft_checkpoint_reshard_options", options, &own);
+    if (status >= 0) status = open_all(&r, source);
     if (status >= 0) status = wefti_target_create(r.in.shards, destination, &r.target);
     if (status >= 0) status = add_items(&r);
     if (status >= 0) status = copy(&r);
@@ -177,13 +178,14 @@ static void tell_files(const resharding *r, const bool *used, bool json, wefti_t
 weft_status weft_checkpoint_sources(const char *source, int rank,
                                     const weft_checkpoint_reshard_options *options, int json,
                                     char **out_text) {
-    weft_checkpoint_reshard_options o = options ? *options : (weft_checkpoint_reshard_options){0};
+    weft_checkpoint_reshard_options o = weft_checkpoint_reshard_defaults();
     resharding r = {.o = &o};
     wefti_text text = {0};
     bool *used = NULL;
+    weft_status status = wefti_struct_take("weft_checkpoint_reshard_options", options, &o);
     o.only = &rank;
     o.only_count = 1;
-    weft_status status = open_all(&r, source);
+    if (status >= 0) status = open_all(&r, source);
     if (status >= 0) status = wefti_target_create(r.in.shards, NULL, &r.target);
     if (status >= 0) status = add_items(&r);
     if (status >= 0) {

@@ -140,21 +140,18 @@ static weft_status open_data(wefti_built *b) {
     weft_model_config probe = b->model.config; /* the family's context, when the job names none */
     if (!probe.vocab) probe.vocab = 1 << 20;
     if (language) WEFT_TRY(weft_model_complete(&probe));
-    weft_data_options o = {
-        .format = weft_format_text(d->format),
-        .path = d->path,
-        .labels = d->labels[0] ? d->labels : NULL,
-        .validation_path = d->validation[0] ? d->validation : NULL,
-        .validation_labels = d->validation_labels[0] ? d->validation_labels : NULL,
-        .validation_fraction = d->validation[0] ? 0 : d->validation_fraction,
-        .tokenizer = d->tokenizer[0] ? d->tokenizer : NULL,
-        .context = !language               ? 0
-                   : b->job->model.context ? b->job->model.context
-                                           : probe.context,
-        .vocab = language ? b->model.config.vocab : b->model.config.classes,
-        .field = d->field,
-        .skip_bad_lines = d->bad_lines == WEFT_BAD_LINES_SKIP,
-    };
+    weft_data_options o =
+        WEFT_STRUCT(weft_data_options, .format = weft_format_text(d->format), .path = d->path,
+                    .labels = d->labels[0] ? d->labels : NULL,
+                    .validation_path = d->validation[0] ? d->validation : NULL,
+                    .validation_labels = d->validation_labels[0] ? d->validation_labels : NULL,
+                    .validation_fraction = d->validation[0] ? 0 : d->validation_fraction,
+                    .tokenizer = d->tokenizer[0] ? d->tokenizer : NULL,
+                    .context = !language               ? 0
+                               : b->job->model.context ? b->job->model.context
+                                                       : probe.context,
+                    .vocab = language ? b->model.config.vocab : b->model.config.classes,
+                    .field = d->field, .skip_bad_lines = d->bad_lines == WEFT_BAD_LINES_SKIP);
     WEFT_REQUIRE(d->path[0], WEFT_E_ARG, "data.path is missing: the file or directory to train on");
     const char *family = weft_family_text(b->model.config.family);
     WEFT_REQUIRE(!language || d->format != WEFT_FORMAT_IDX, WEFT_E_ARG,

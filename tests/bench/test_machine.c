@@ -21,8 +21,9 @@ static void count(void *context, const weft_machine_figure *figure) {
 }
 
 static wefti_machine_model *measured(int devices, seen *s) {
-    const weft_machine_options o = {
-        .devices = devices, .seconds = 1e-4, .name = "tested", .context = s, .figure = count};
+    const weft_machine_options o =
+        WEFT_STRUCT(weft_machine_options, .devices = devices, .seconds = 1e-4, .name = "tested",
+                    .context = s, .figure = count);
     wefti_machine_model *m;
     char *text;
     ASSERT_OK(weft_machine_measure(NULL, &o, &text));
@@ -80,11 +81,17 @@ static void wrong_options_are_refused(void **state) {
     (void)state;
     char *text;
     assert_int_equal(weft_machine_measure(NULL, NULL, NULL), WEFT_E_ARG);
-    const weft_machine_options wrong[] = {
-        {.devices = -1}, {.devices = 65}, {.seconds = -1}, {.seconds = 61}, {.seconds = 1e-9}};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        assert_int_equal(weft_machine_measure(NULL, &wrong[i], &text), WEFT_E_ARG);
-    const weft_machine_options nowhere = {.seconds = 1e-4, .disk = "/absent"};
+    const struct {
+        int devices;
+        double seconds;
+    } wrong[] = {{-1, 0}, {65, 0}, {0, -1}, {0, 61}, {0, 1e-9}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const weft_machine_options o = WEFT_STRUCT(
+            weft_machine_options, .devices = wrong[i].devices, .seconds = wrong[i].seconds);
+        assert_int_equal(weft_machine_measure(NULL, &o, &text), WEFT_E_ARG);
+    }
+    const weft_machine_options nowhere =
+        WEFT_STRUCT(weft_machine_options, .seconds = 1e-4, .disk = "/absent");
     const weft_status status = weft_machine_measure(NULL, &nowhere, &text);
     assert_true(status == WEFT_E_IO || status == WEFT_E_NOT_FOUND);
     assert_int_equal(weft_machine_write(NULL, "x.json"), WEFT_E_ARG);

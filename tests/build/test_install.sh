@@ -89,8 +89,8 @@ int main() {
     if (weft_graph_create(&graph) < 0) return 1;
     weft_value x = weft_input(graph, "x", WEFT_DESC(WEFT_F32, 2, 1, 4, 4));
     weft_value w = weft_param(graph, "w", WEFT_DESC(WEFT_F32, 3, 1, 2, 2), {WEFT_INIT_NORMAL, 0.1});
-    weft_attention_options attention = WEFT_ATTENTION_DEFAULT;
-    x = weft_conv2d(graph, x, w, WEFT_NO_VALUE, WEFT_CONV_DEFAULT);
+    weft_attention_options attention = weft_attention_defaults();
+    x = weft_conv2d(graph, x, w, WEFT_NO_VALUE, NULL);
     weft_loss(graph, weft_mean(graph, x, 0, nullptr, false));
     if (weft_session_create(graph, nullptr, &session) < 0) return std::puts(weft_error_message()), 1;
     bool found = weft_session_find(session, 0, "w", &info) == WEFT_OK && info.role == WEFT_ROLE_PARAM;

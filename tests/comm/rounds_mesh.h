@@ -239,19 +239,11 @@ static void mesh_begin(mesh *m, int size, uint64_t seed, int most_looks, size_t 
     }
 }
 static weft_transport mesh_transport(mesh *m, int rank, bool any_thread) {
-    return (weft_transport){.struct_bytes = sizeof(weft_transport),
-                            .name = "mesh",
-                            .context = &m->side[rank],
-                            .rank = rank,
-                            .size = m->size,
-                            .any_thread = any_thread,
-                            .request_bytes = sizeof(mesh_request),
-                            .send = mesh_send,
-                            .receive = mesh_receive,
-                            .test = mesh_test,
-                            .cancel = mesh_cancel,
-                            .exchange = mesh_exchange,
-                            .close = mesh_close};
+    return WEFT_STRUCT(weft_transport, .name = "mesh", .context = &m->side[rank], .rank = rank,
+                       .size = m->size, .any_thread = any_thread,
+                       .request_bytes = sizeof(mesh_request), .send = mesh_send,
+                       .receive = mesh_receive, .test = mesh_test, .cancel = mesh_cancel,
+                       .exchange = mesh_exchange, .close = mesh_close);
 }
 /* After all sides are closed. */
 static void mesh_end(mesh *m) {

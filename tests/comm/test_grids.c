@@ -181,7 +181,8 @@ static int run_splits(int dimensions, const int64_t cells[DIMS], const int64_t b
         }
         for (int ends = 0; ends < 1 << dimensions && fits; ends++) {
             ranks_test t;
-            now = (grid_case){.grid = {.dimensions = dimensions}, .planes = 1 + ends % 2};
+            now = (grid_case){.grid = WEFT_STRUCT(weft_grid, .dimensions = dimensions),
+                              .planes = 1 + ends % 2};
             for (int d = 0; d < DIMS; d++) {
                 now.grid.parts[d] = parts[d];
                 now.grid.cells[d] = d < dimensions ? cells[d] : 1;
@@ -223,8 +224,8 @@ static void wrong_grids_are_refused(void **state) {
     begin(&t, 2);
     weft_world *w = t.world[0];
     double a[64] = {0};
-    const weft_grid good_grid = {
-        .dimensions = 2, .parts = {2, 1}, .cells = {4, 4}, .before = {1, 1}, .after = {1, 1}};
+    const weft_grid good_grid = WEFT_STRUCT(weft_grid, .dimensions = 2, .parts = {2, 1},
+                                            .cells = {4, 4}, .before = {1, 1}, .after = {1, 1});
     weft_grid g = good_grid;
     int64_t begin_[3], size[3];
     REFUSED(weft_grid_exchange(w, NULL, a, 1, NULL, WEFT_F64), "1 to 3 dimensions, not 0");
@@ -255,8 +256,8 @@ static void wrong_grids_are_refused(void **state) {
 /* Two processes with unlike grids do not wait for each other for ever. */
 static void unlike_grids(ranks_test *t, int rank) {
     double a[64] = {0};
-    const weft_grid g = {
-        .dimensions = 1, .parts = {2}, .cells = {8}, .before = {1 + rank}, .after = {1 + rank}};
+    const weft_grid g = WEFT_STRUCT(weft_grid, .dimensions = 1, .parts = {2}, .cells = {8},
+                                    .before = {1 + rank}, .after = {1 + rank});
     weft_status status = weft_grid_exchange(t->world[rank], NULL, a, 1, &g, WEFT_F64);
     if (status != WEFT_E_MISMATCH && status != WEFT_E_PEER) t->status[rank] = WEFT_E_BUG;
 }

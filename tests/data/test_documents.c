@@ -9,7 +9,8 @@
 
 static weft_status try_data(const char *format, const char *path, const char *tokenizer,
                             weft_data **out) {
-    weft_data_options o = {.format = format, .path = path, .context = 1, .tokenizer = tokenizer};
+    weft_data_options o = WEFT_STRUCT(weft_data_options, .format = format, .path = path,
+                                      .context = 1, .tokenizer = tokenizer);
     return weft_data_open(&o, out);
 }
 
@@ -182,7 +183,8 @@ static void bad_lines_are_counted(void **state) {
     }
     const char *path = put_file("some.jsonl", text.data, (size_t)text.used);
     wefti_text_free(&text);
-    weft_data_options o = {.format = "text", .path = path, .context = 1, .field = "content"};
+    weft_data_options o = WEFT_STRUCT(weft_data_options, .format = "text", .path = path,
+                                      .context = 1, .field = "content");
     ASSERT_FAILS(WEFT_E_CORRUPT, "some.jsonl|line 4|content", weft_data_open(&o, &data));
     o.skip_bad_lines = true;
     ASSERT_OK(weft_data_open(&o, &data));

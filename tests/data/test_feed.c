@@ -13,11 +13,9 @@ static weft_data *numbers(int64_t vocab, double validation) {
     for (int i = 0; i < TEXT_BYTES; i++) text[i] = (unsigned char)i;
     const char *path = put_file("numbers", text, sizeof text);
     weft_data *data;
-    ASSERT_OK(weft_data_open(&(weft_data_options){.format = "text",
-                                                  .path = path,
-                                                  .context = CONTEXT,
-                                                  .vocab = vocab,
-                                                  .validation_fraction = validation},
+    ASSERT_OK(weft_data_open(&WEFT_STRUCT(weft_data_options, .format = "text", .path = path,
+                                          .context = CONTEXT, .vocab = vocab,
+                                          .validation_fraction = validation),
                              &data));
     return data;
 }
@@ -316,7 +314,8 @@ static void failures_travel(void **state) {
     const char *path = put_file("images.npy", x.bytes, (size_t)x.count);
     put_file("labels.npy", y.bytes, (size_t)y.count);
     weft_data *data;
-    ASSERT_OK(weft_data_open(&(weft_data_options){.format = "npy", .path = path}, &data));
+    ASSERT_OK(
+        weft_data_open(&WEFT_STRUCT(weft_data_options, .format = "npy", .path = path), &data));
     wefti_feed_options o = {.data = data, .sequential = true, .batch = 2, .row_end = 2, .ring = 3};
     running r = start(&o);
     wefti_batch b;

@@ -25,7 +25,8 @@ static weft_status try_data(weft_data_options options) {
 static void text_windows(void **state) {
     (void)state;
     const char *path = put_file("a.txt", "0123456789", 10);
-    weft_data *data = open_data((weft_data_options){.format = "text", .path = path, .context = 3});
+    weft_data *data =
+        open_data(WEFT_STRUCT(weft_data_options, .format = "text", .path = path, .context = 3));
     assert_int_equal(weft_data_samples(data, WEFT_DATA_TRAIN), 3); /* floor(9 / 3) */
     assert_int_equal(weft_data_samples(data, WEFT_DATA_VALIDATION), 0);
     assert_int_equal(weft_data_vocab(data), 256);
@@ -49,11 +50,12 @@ static void text_windows(void **state) {
     weft_data_close(data);
     weft_data_close(NULL);
     /* exactly one sample, and one byte less */
-    data = open_data((weft_data_options){.format = "text", .path = path, .context = 9});
+    data = open_data(WEFT_STRUCT(weft_data_options, .format = "text", .path = path, .context = 9));
     assert_int_equal(weft_data_samples(data, WEFT_DATA_TRAIN), 1);
     weft_data_close(data);
-    ASSERT_FAILS(WEFT_E_SHAPE, "10 tokens|10|11",
-                 try_data((weft_data_options){.format = "text", .path = path, .context = 10}));
+    ASSERT_FAILS(
+        WEFT_E_SHAPE, "10 tokens|10|11",
+        try_data(WEFT_STRUCT(weft_data_options, .format = "text", .path = path, .context = 10)));
 }
 
 /* All targets and the first input of a part: its text. */
@@ -85,24 +87,24 @@ static void trees_and_patterns(void **state) {
         {"t/**.h", "one,two,three,"}, {"t/**/*.h", "one,two,three,"}, {"t/b/*/?.h", "three,"},
         {"t/[!z].?", "one,"},         {"t/b/[1-2].h", "two,"},        {"t/z.c", "four"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        weft_data *data = open_data(
-            (weft_data_options){.format = "text", .path = in_root(cases[i].path), .context = 1});
+        weft_data *data = open_data(WEFT_STRUCT(weft_data_options, .format = "text",
+                                                .path = in_root(cases[i].path), .context = 1));
         assert_text(data, cases[i].text);
         weft_data_close(data);
     }
-    ASSERT_FAILS(
-        WEFT_E_NOT_FOUND, "*.x",
-        try_data((weft_data_options){.format = "text", .path = in_root("t/*.x"), .context = 1}));
-    ASSERT_FAILS(
-        WEFT_E_NOT_FOUND, "none",
-        try_data((weft_data_options){.format = "text", .path = in_root("none"), .context = 1}));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "*.x",
+                 try_data(WEFT_STRUCT(weft_data_options, .format = "text", .path = in_root("t/*.x"),
+                                      .context = 1)));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "none",
+                 try_data(WEFT_STRUCT(weft_data_options, .format = "text", .path = in_root("none"),
+                                      .context = 1)));
     ASSERT_OK(wefti_dir_make(in_root("bare")));
-    ASSERT_FAILS(
-        WEFT_E_NOT_FOUND, "holds|files",
-        try_data((weft_data_options){.format = "text", .path = in_root("bare"), .context = 1}));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "holds|files",
+                 try_data(WEFT_STRUCT(weft_data_options, .format = "text", .path = in_root("bare"),
+                                      .context = 1)));
     ASSERT_FAILS(WEFT_E_SHAPE, "has 0 tokens",
-                 try_data((weft_data_options){
-                     .format = "text", .path = in_root("t/empty.h"), .context = 1}));
+                 try_data(WEFT_STRUCT(weft_data_options, .format = "text",
+                                      .path = in_root("t/empty.h"), .context = 1)));
 }
 
 static void pattern_rules(void **state) {
@@ -144,8 +146,8 @@ static void parts(void **state) {
     char text[101];
     for (int i = 0; i < 101; i++) text[i] = (char)i;
     const char *path = put_file("a", text, 101), *other = put_file("b", text, 51);
-    weft_data *data = open_data((weft_data_options){
-        .format = "text", .path = path, .context = 5, .validation_fraction = 0.25});
+    weft_data *data = open_data(WEFT_STRUCT(weft_data_options, .format = "text", .path = path,
+                                            .context = 5, .validation_fraction = 0.25));
     assert_int_equal(weft_data_samples(data, WEFT_DATA_TRAIN), 15);
     assert_int_equal(weft_data_samples(data, WEFT_DATA_VALIDATION), 5);
     int32_t in[5], out[5];
@@ -154,13 +156,13 @@ static void parts(void **state) {
     ASSERT_OK(weft_data_read(data, WEFT_DATA_VALIDATION, 4, in, out));
     assert_int_equal(out[4], 100);
     weft_data_close(data);
-    data = open_data((weft_data_options){
-        .format = "text", .path = path, .context = 5, .validation_path = other});
+    data = open_data(WEFT_STRUCT(weft_data_options, .format = "text", .path = path, .context = 5,
+                                 .validation_path = other));
     assert_int_equal(weft_data_samples(data, WEFT_DATA_TRAIN), 20);
     assert_int_equal(weft_data_samples(data, WEFT_DATA_VALIDATION), 10);
     weft_data_close(data);
-    weft_data_options o = {
-        .format = "text", .path = path, .context = 5, .validation_fraction = 0.01};
+    weft_data_options o = WEFT_STRUCT(weft_data_options, .format = "text", .path = path,
+                                      .context = 5, .validation_fraction = 0.01);
     ASSERT_FAILS(WEFT_E_SHAPE, "leaves 0 for validation", try_data(o));
     o.validation_fraction = 1.0;
     ASSERT_FAILS(WEFT_E_ARG, "fraction", try_data(o));
@@ -228,8 +230,8 @@ static void fingerprints_tell_data_apart(void **state) {
                 (void)snprintf(name, sizeof name, "%s/%c.x", directory, 'a' + i);
                 (void)put_file(name, b.bytes, (size_t)b.count);
             }
-            const weft_data_options o = {
-                .format = formats[f], .path = in_root(directory), .context = 4};
+            const weft_data_options o = WEFT_STRUCT(weft_data_options, .format = formats[f],
+                                                    .path = in_root(directory), .context = 4);
             prints[copy] = fingerprint_of(&o);
         }
         char facts[64];
@@ -272,8 +274,8 @@ static void large_files_are_sampled(void **state) {
         assert_int_equal(ftruncate(fileno(file), cases[i].bytes), 0);
         if (cases[i].at >= 0) assert_int_equal(pwrite(fileno(file), "x", 1, cases[i].at), 1);
         assert_int_equal(fclose(file), 0);
-        char *print =
-            fingerprint_of(&(weft_data_options){.format = "raw", .path = path, .context = 8});
+        char *print = fingerprint_of(
+            &WEFT_STRUCT(weft_data_options, .format = "raw", .path = path, .context = 8));
         if (first && same_prints(print, first, cases[i].facts) != !cases[i].facts)
             fail_msg("case %d: %s%s", (int)i, print, first);
         if (first)
@@ -297,8 +299,8 @@ static void many_files_and_damaged_rows(void **state) {
             (void)snprintf(text, sizeof text, "text %d\n", copy && i == 222 ? 999 : i);
             (void)put_file(name, text, strlen(text));
         }
-        prints[copy] = fingerprint_of(
-            &(weft_data_options){.format = "text", .path = in_root("many"), .context = 4});
+        prints[copy] = fingerprint_of(&WEFT_STRUCT(weft_data_options, .format = "text",
+                                                   .path = in_root("many"), .context = 4));
         ASSERT_OK(wefti_remove_tree(in_root("many")));
     }
     assert_true(strlen(prints[0]) < 8000);
@@ -318,31 +320,34 @@ static void many_files_and_damaged_rows(void **state) {
 static void options(void **state) {
     (void)state;
     const char *path = put_file("a", "0123456789", 10);
-    ASSERT_FAILS(WEFT_E_ARG, "'csv'", try_data((weft_data_options){.format = "csv", .path = path}));
-    ASSERT_FAILS(WEFT_E_ARG, "format ''", try_data((weft_data_options){.path = path}));
-    ASSERT_FAILS(WEFT_E_ARG, "path", try_data((weft_data_options){.format = "text", .context = 1}));
+    ASSERT_FAILS(WEFT_E_ARG, "'csv'",
+                 try_data(WEFT_STRUCT(weft_data_options, .format = "csv", .path = path)));
+    ASSERT_FAILS(WEFT_E_ARG, "format ''", try_data(WEFT_STRUCT(weft_data_options, .path = path)));
+    ASSERT_FAILS(WEFT_E_ARG, "path",
+                 try_data(WEFT_STRUCT(weft_data_options, .format = "text", .context = 1)));
     ASSERT_FAILS(WEFT_E_ARG, "context",
-                 try_data((weft_data_options){.format = "text", .path = path}));
-    ASSERT_FAILS(WEFT_E_ARG, "context",
-                 try_data((weft_data_options){.format = "idx", .path = path, .context = 4}));
+                 try_data(WEFT_STRUCT(weft_data_options, .format = "text", .path = path)));
     ASSERT_FAILS(
-        WEFT_E_ARG, "vocabulary",
-        try_data((weft_data_options){.format = "text", .path = path, .context = 1, .vocab = -1}));
+        WEFT_E_ARG, "context",
+        try_data(WEFT_STRUCT(weft_data_options, .format = "idx", .path = path, .context = 4)));
+    ASSERT_FAILS(WEFT_E_ARG, "vocabulary",
+                 try_data(WEFT_STRUCT(weft_data_options, .format = "text", .path = path,
+                                      .context = 1, .vocab = -1)));
 }
 
 static void vocabulary(void **state) {
     (void)state;
     const char *path = put_file("a", "01z3", 4);
-    weft_data_options o = {.format = "text", .path = path, .context = 1, .vocab = 'z'};
+    weft_data_options o =
+        WEFT_STRUCT(weft_data_options, .format = "text", .path = path, .context = 1, .vocab = 'z');
     ASSERT_FAILS(WEFT_E_ARG, "token 122|byte 2|(number 2)|122", try_data(o));
     o.vocab++;
     ASSERT_OK(try_data(o));
     buffer b = {0};
     put_shard(&b, 20240520, 1, 4, (uint16_t[]){1, 2, 50257, 3}, 8);
-    weft_data_options shard = {.format = "tokens",
-                               .path = put_file("s.bin", b.bytes, (size_t)b.count),
-                               .context = 3,
-                               .vocab = 50257};
+    weft_data_options shard = WEFT_STRUCT(weft_data_options, .format = "tokens",
+                                          .path = put_file("s.bin", b.bytes, (size_t)b.count),
+                                          .context = 3, .vocab = 50257);
     ASSERT_FAILS(WEFT_E_ARG, "token 50257 at byte 1028 (number 2)", try_data(shard));
     shard.vocab = 0;
     ASSERT_OK(try_data(shard));
@@ -369,8 +374,8 @@ static void several_shards(void **state) {
     }
     static const char *const paths[] = {"s", "s/*.bin"};
     for (int p = 0; p < 2; p++) {
-        weft_data *data = open_data(
-            (weft_data_options){.format = "tokens", .path = in_root(paths[p]), .context = 5});
+        weft_data *data = open_data(WEFT_STRUCT(weft_data_options, .format = "tokens",
+                                                .path = in_root(paths[p]), .context = 5));
         assert_int_equal(weft_data_samples(data, WEFT_DATA_TRAIN), 2);
         assert_null(weft_data_tokenizer(data));
         int32_t in[5], out[5];
@@ -384,9 +389,9 @@ static void several_shards(void **state) {
         weft_data_close(data);
     }
     put_file("s/3.bin", "short", 5);
-    ASSERT_FAILS(
-        WEFT_E_CORRUPT, "s/3.bin",
-        try_data((weft_data_options){.format = "tokens", .path = in_root("s"), .context = 5}));
+    ASSERT_FAILS(WEFT_E_CORRUPT, "s/3.bin",
+                 try_data(WEFT_STRUCT(weft_data_options, .format = "tokens", .path = in_root("s"),
+                                      .context = 5)));
 }
 
 static void npy_tokens_and_images(void **state) {
@@ -401,11 +406,9 @@ static void npy_tokens_and_images(void **state) {
     put_npy(&y, 1, "{'descr': '<i8', 'fortran_order': False, 'shape': (2, 1), }", (int64_t[]){1, 9},
             16);
     put_npy(&z, 1, "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", images, 8);
-    weft_data *data =
-        open_data((weft_data_options){.format = "npy",
-                                      .path = put_file("t.npy", t.bytes, (size_t)t.count),
-                                      .context = 3,
-                                      .vocab = 9});
+    weft_data *data = open_data(WEFT_STRUCT(weft_data_options, .format = "npy",
+                                            .path = put_file("t.npy", t.bytes, (size_t)t.count),
+                                            .context = 3, .vocab = 9));
     int32_t in[3], out[3];
     ASSERT_OK(weft_data_read(data, WEFT_DATA_TRAIN, 0, in, out));
     assert_memory_equal(in, ((int32_t[]){5, 6, 7}), 12);
@@ -416,7 +419,8 @@ static void npy_tokens_and_images(void **state) {
     const char *paths[] = {
         path, data_root}; /* in the directory, the only .npy with "images" in its name */
     for (int p = 0; p < 2; p++) {
-        data = open_data((weft_data_options){.format = "npy", .path = paths[p], .vocab = 10});
+        data = open_data(
+            WEFT_STRUCT(weft_data_options, .format = "npy", .path = paths[p], .vocab = 10));
         weft_desc input = weft_data_input(data), target = weft_data_target(data);
         assert_int_equal(input.dtype, WEFT_F32);
         assert_int_equal(input.rank, 2);
@@ -430,7 +434,7 @@ static void npy_tokens_and_images(void **state) {
         assert_int_equal(label, 9);
         weft_data_close(data);
     }
-    weft_data_options o = {.format = "npy", .path = path, .vocab = 9};
+    weft_data_options o = WEFT_STRUCT(weft_data_options, .format = "npy", .path = path, .vocab = 9);
     ASSERT_FAILS(WEFT_E_ARG, "9|1", try_data(o));
     o.vocab = 0;
     o.labels = put_file("z.npy", z.bytes, (size_t)z.count);
@@ -448,7 +452,7 @@ static void npy_tokens_and_images(void **state) {
     put_npy(&bad, 1, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 1, 3), }", images,
             sizeof images);
     put_file("train_images.npy", bad.bytes, (size_t)bad.count);
-    data = open_data((weft_data_options){.format = "npy", .path = path});
+    data = open_data(WEFT_STRUCT(weft_data_options, .format = "npy", .path = path));
     float image[3];
     int32_t label;
     ASSERT_OK(weft_data_read(data, WEFT_DATA_TRAIN, 0, image, &label));
@@ -481,9 +485,10 @@ static void pixels_in_numbers_too_wide(void **state) {
         buffer x = {0}, y = {0};
         put_npy(&x, 1, header, pixels, 4 * (size_t)cases[i].bytes);
         put_npy(&y, 1, "{'descr': '|u1', 'fortran_order': False, 'shape': (2,), }", "\0\1", 2);
-        weft_data_options o = {.format = "npy",
-                               .path = put_file("wide.npy", x.bytes, (size_t)x.count),
-                               .labels = put_file("narrow.npy", y.bytes, (size_t)y.count)};
+        weft_data_options o =
+            WEFT_STRUCT(weft_data_options, .format = "npy",
+                        .path = put_file("wide.npy", x.bytes, (size_t)x.count),
+                        .labels = put_file("narrow.npy", y.bytes, (size_t)y.count));
         if (cases[i].good)
             weft_data_close(open_data(o));
         else
@@ -505,8 +510,9 @@ static void idx_pairs(void **state) {
     put_file("m/train-labels-idx1-ubyte", y.bytes, (size_t)y.count);
     put_file("m/t10k-images-idx3-ubyte", other.bytes, (size_t)other.count);
     put_file("m/t10k-labels-idx1-ubyte", y.bytes, (size_t)y.count);
-    weft_data *data = open_data((weft_data_options){
-        .format = "idx", .path = in_root("m"), .vocab = 10, .validation_fraction = 0.5});
+    weft_data *data =
+        open_data(WEFT_STRUCT(weft_data_options, .format = "idx", .path = in_root("m"), .vocab = 10,
+                              .validation_fraction = 0.5));
     assert_int_equal(weft_data_samples(data, WEFT_DATA_TRAIN), 2);
     float image[4];
     int32_t label;
@@ -514,17 +520,15 @@ static void idx_pairs(void **state) {
     assert_true(image[3] == 1.0f && image[2] == 0.2f && image[0] == 0.0f);
     assert_int_equal(label, 7);
     weft_data_close(data);
-    ASSERT_FAILS(
-        WEFT_E_SHAPE, "different sizes",
-        try_data((weft_data_options){.format = "idx",
-                                     .path = in_root("m"),
-                                     .validation_path = in_root("m/t10k-images-idx3-ubyte")}));
+    ASSERT_FAILS(WEFT_E_SHAPE, "different sizes",
+                 try_data(WEFT_STRUCT(weft_data_options, .format = "idx", .path = in_root("m"),
+                                      .validation_path = in_root("m/t10k-images-idx3-ubyte"))));
     put_file("m/extra-images", x.bytes, (size_t)x.count);
-    ASSERT_OK(try_data(
-        (weft_data_options){.format = "idx", .path = in_root("m")})); /* still one train* */
+    ASSERT_OK(try_data(WEFT_STRUCT(weft_data_options, .format = "idx",
+                                   .path = in_root("m")))); /* still one train* */
     put_file("m/train-images-2", x.bytes, (size_t)x.count);
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "2 files",
-                 try_data((weft_data_options){.format = "idx", .path = in_root("m")}));
+                 try_data(WEFT_STRUCT(weft_data_options, .format = "idx", .path = in_root("m"))));
 }
 
 static void tokenised_text(void **state) {
@@ -532,10 +536,8 @@ static void tokenised_text(void **state) {
     ASSERT_OK(wefti_dir_make(in_root("d")));
     put_file("d/a", "hello there", 11);
     put_file("d/b", "hello there", 11);
-    weft_data_options o = {.format = "text",
-                           .path = in_root("d"),
-                           .context = 1,
-                           .tokenizer = "tests/data/tokenizer_gpt2.json"};
+    weft_data_options o = WEFT_STRUCT(weft_data_options, .format = "text", .path = in_root("d"),
+                                      .context = 1, .tokenizer = "tests/data/tokenizer_gpt2.json");
     weft_data *data = open_data(o);
     const weft_tokenizer *t = weft_data_tokenizer(data);
     assert_int_equal(weft_data_vocab(data), weft_tokenizer_vocab(t));
@@ -583,8 +585,9 @@ static void real_text(void **state) {
     (void)state;
     const char *path = shared_file("tinyshakespeare.txt");
     if (!path) skip();
-    weft_data *data = open_data((weft_data_options){
-        .format = "text", .path = path, .context = 256, .vocab = 256, .validation_fraction = 0.1});
+    weft_data *data =
+        open_data(WEFT_STRUCT(weft_data_options, .format = "text", .path = path, .context = 256,
+                              .vocab = 256, .validation_fraction = 0.1));
     assert_int_equal(weft_data_samples(data, WEFT_DATA_TRAIN) +
                          weft_data_samples(data, WEFT_DATA_VALIDATION),
                      (1115394 - 1) / 256);
@@ -599,7 +602,8 @@ static void real_images(void **state) {
 #ifdef WEFT_HAVE_ZLIB
     const char *path = shared_file("t10k-images-idx3-ubyte.gz");
     if (!path) skip();
-    weft_data *data = open_data((weft_data_options){.format = "idx", .path = path, .vocab = 10});
+    weft_data *data =
+        open_data(WEFT_STRUCT(weft_data_options, .format = "idx", .path = path, .vocab = 10));
     assert_int_equal(weft_data_samples(data, WEFT_DATA_TRAIN), 10000);
     assert_int_equal(weft_data_vocab(data), 10);
     weft_desc input = weft_data_input(data);
@@ -666,10 +670,9 @@ static void cut_meanwhile(void **state) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         bool pictures = strcmp(all[i].format, "npy") == 0;
         (void)snprintf(path, sizeof path, "%s", put_large("large", all[i].header, all[i].bytes));
-        weft_data *data = open_data((weft_data_options){.format = all[i].format,
-                                                        .path = path,
-                                                        .labels = pictures ? label_path : NULL,
-                                                        .context = pictures ? 0 : 10});
+        weft_data *data = open_data(
+            WEFT_STRUCT(weft_data_options, .format = all[i].format, .path = path,
+                        .labels = pictures ? label_path : NULL, .context = pictures ? 0 : 10));
         float image[EACH];
         int32_t in[10], out[10];
         void *input = pictures ? (void *)image : in;
@@ -705,13 +708,13 @@ static void faults(void **state) {
     (void)snprintf(shard, sizeof shard, "%s/*.bin", data_root);
     (void)snprintf(images, sizeof images, "%s/images", data_root);
     const weft_data_options all[] = {
-        {.format = "text", .path = text, .context = 2, .validation_path = text},
-        {.format = "text",
-         .path = text,
-         .context = 2,
-         .tokenizer = "tests/data/tokenizer_llama2.json"},
-        {.format = "tokens", .path = shard, .context = 2},
-        {.format = "idx", .path = images, .vocab = 10, .validation_fraction = 0.5},
+        WEFT_STRUCT(weft_data_options, .format = "text", .path = text, .context = 2,
+                    .validation_path = text),
+        WEFT_STRUCT(weft_data_options, .format = "text", .path = text, .context = 2,
+                    .tokenizer = "tests/data/tokenizer_llama2.json"),
+        WEFT_STRUCT(weft_data_options, .format = "tokens", .path = shard, .context = 2),
+        WEFT_STRUCT(weft_data_options, .format = "idx", .path = images, .vocab = 10,
+                    .validation_fraction = 0.5),
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (int kind = 0; kind < WEFTI_FAULT_KINDS; kind++)

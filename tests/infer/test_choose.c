@@ -99,16 +99,14 @@ static void frequencies_are_those_of_transformers(void **state) {
                         (float)i * 1e-4F;
             seen[i] = wefti_philox_u32(round, 2, (uint64_t)i) % 3 == 0;
         }
-        weft_generate_options o = {
-            .temperature = heats[round % 3],
+        weft_generate_options o = WEFT_STRUCT(
+            weft_generate_options, .temperature = heats[round % 3],
             .top_k = round % 4 == 0   ? 7
                      : round % 4 == 1 ? 25
                                       : 0,
             .top_p = shares[wefti_philox_u32(round, 3, 0) % 6],
             .min_p = least[wefti_philox_u32(round, 3, 1) % 4],
-            .repetition_penalty = penalties[wefti_philox_u32(round, 3, 2) % 5],
-            .seed = round,
-        };
+            .repetition_penalty = penalties[wefti_philox_u32(round, 3, 2) % 5], .seed = round);
         check_frequencies(logits, seen, &o, round);
     }
 }
@@ -120,13 +118,14 @@ static void penalty_without_chance(void **state) {
     const bool seen[] = {false, true, false, true};
     wefti_candidate scratch[4];
     int32_t token;
-    weft_generate_options o = {.repetition_penalty = 2};
+    weft_generate_options o = WEFT_STRUCT(weft_generate_options, .repetition_penalty = 2);
     ASSERT_OK(wefti_choose_token(logits, 4, seen, &o, 0, scratch, &token));
     assert_int_equal(token, 2);
     const float large[] = {3e38F, -3e38F};
     const bool both[] = {true, true};
     for (int i = 0; i < 2; i++) {
-        o = (weft_generate_options){.repetition_penalty = i ? 1e6 : 1e-6, .temperature = 1};
+        o = WEFT_STRUCT(weft_generate_options, .repetition_penalty = i ? 1e6 : 1e-6,
+                        .temperature = 1);
         ASSERT_OK(wefti_choose_token(large, 2, both, &o, 0, scratch, &token));
         assert_int_equal(token, 0);
     }

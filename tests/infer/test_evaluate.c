@@ -4,7 +4,7 @@
 
 static weft_status evaluate(weft_world *world, const weft_job *job, const char *checkpoint,
                             weft_eval_result *out) {
-    const weft_eval_options o = {.checkpoint = checkpoint};
+    const weft_eval_options o = WEFT_STRUCT(weft_eval_options, .checkpoint = checkpoint);
     return weft_eval_run(world, job, &o, out);
 }
 
@@ -98,7 +98,7 @@ static void numbers_of_a_text(void **state) {
     weft_eval_result r = {.samples = 0};
     const char *checkpoint = train(f, &run), *other = put_file("other", text_file(), 50);
     weft_job *job = job_on(f, NULL);
-    weft_eval_options o = {.checkpoint = checkpoint, .data = other};
+    weft_eval_options o = WEFT_STRUCT(weft_eval_options, .checkpoint = checkpoint, .data = other);
     ASSERT_OK(weft_eval_run(NULL, job, &o, &r));
     assert_int_equal(r.samples, 6); /* of 8 tokens, from 50 bytes; the last batch is not full */
     assert_int_equal(r.targets, 48);

@@ -38,7 +38,8 @@ static void fill(trial *t, const weft_infer_info *info) {
 static weft_status use(void *context, weft_world *world) {
     trial *t = context;
     weft_infer *model;
-    const weft_infer_options o = {.checkpoint = t->job ? t->checkpoint : t->folder, .threads = 1};
+    const weft_infer_options o = WEFT_STRUCT(
+        weft_infer_options, .checkpoint = t->job ? t->checkpoint : t->folder, .threads = 1);
     TRY(weft_infer_open(world, t->job, &o, &model));
     const weft_infer_info info = weft_infer_info_of(model);
     t->devices = info.devices;
@@ -135,7 +136,8 @@ static char *file_in(const char *folder, const char *name) {
 
 static weft_status open_again(const char *folder) {
     weft_infer *model;
-    const weft_infer_options o = {.checkpoint = folder, .threads = 1};
+    const weft_infer_options o =
+        WEFT_STRUCT(weft_infer_options, .checkpoint = folder, .threads = 1);
     weft_status status = weft_infer_open(NULL, NULL, &o, &model);
     if (status >= 0) weft_infer_close(model);
     return status;
@@ -226,7 +228,7 @@ static void what_does_not_fit_is_refused(void **state) {
     trial *t = calloc(1, sizeof *t);
     make_folder(t);
     weft_infer *model;
-    weft_infer_options o = {.checkpoint = t->folder, .batch = 2};
+    weft_infer_options o = WEFT_STRUCT(weft_infer_options, .checkpoint = t->folder, .batch = 2);
     ASSERT_FAILS(WEFT_E_ARG, "batch", weft_infer_open(NULL, NULL, &o, &model));
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "nothere", open_again(in_root("nothere")));
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "exported.json", open_again(t->checkpoint));

@@ -9,7 +9,8 @@
 static weft_status choose(const float *logits, int64_t count, double temperature, int64_t top_k,
                           uint64_t seed, int64_t position, int32_t *out) {
     wefti_candidate scratch[1000];
-    weft_generate_options o = {.temperature = temperature, .top_k = top_k, .seed = seed};
+    weft_generate_options o = WEFT_STRUCT(weft_generate_options, .temperature = temperature,
+                                          .top_k = top_k, .seed = seed);
     return wefti_choose_token(logits, count, NULL, &o, position, scratch, out);
 }
 
@@ -92,7 +93,8 @@ static void copy_file(const char *from, const char *to, const char *name) {
 
 static weft_generator *open_with(const char *path, int threads) {
     weft_generator *g;
-    ASSERT_OK(weft_generator_open(path, &(weft_generator_options){.threads = threads}, &g));
+    ASSERT_OK(
+        weft_generator_open(path, &WEFT_STRUCT(weft_generator_options, .threads = threads), &g));
     return g;
 }
 
@@ -144,8 +146,9 @@ static void texts_equal_those_from_scratch(void **state) {
             save(s, &c, in_root(name), 1, NULL);
             weft_generator *g = open_with(in_root(name), 1);
             for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
-                weft_generate_options o = {
-                    .tokens = 12, .temperature = n % 3 ? 1 : 0, .top_k = n % 2 ? 20 : 0, .seed = n};
+                weft_generate_options o =
+                    WEFT_STRUCT(weft_generate_options, .tokens = 12, .temperature = n % 3 ? 1 : 0,
+                                .top_k = n % 2 ? 20 : 0, .seed = n);
                 text is, want;
                 weft_generation done = run(g, prompt, lengths[n], o, &is);
                 from_scratch(s, &c, prompt, lengths[n], &o, &want);
@@ -179,7 +182,8 @@ static void long_prompts_equal_those_from_scratch(void **state) {
         save(s, &c, in_root(weft_family_text(families[f])), 1, NULL);
         weft_generator *g = open_with(in_root(weft_family_text(families[f])), 1);
         for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
-            const weft_generate_options o = {.tokens = 3, .temperature = 1, .seed = n};
+            const weft_generate_options o =
+                WEFT_STRUCT(weft_generate_options, .tokens = 3, .temperature = 1, .seed = n);
             text is, want;
             run(g, prompt, lengths[n], o, &is);
             from_scratch(s, &c, prompt, lengths[n], &o, &want);
@@ -240,12 +244,14 @@ static void bf16_halves_memory(void **state) {
         int64_t peak[2];
         text is;
         for (int half = 0; half < 2; half++) {
-            const weft_generator_options open = {
-                .threads = 1, .tokenizer = "bytes", .precision = half ? WEFT_BF16 : WEFT_F32};
+            const weft_generator_options open =
+                WEFT_STRUCT(weft_generator_options, .threads = 1, .tokenizer = "bytes",
+                            .precision = half ? WEFT_BF16 : WEFT_F32);
             weft_generator *g;
             ASSERT_OK(weft_generator_open(in_root(name), &open, &g));
             peak[half] = weft_generator_info_of(g).peak_bytes;
-            run(g, prompt, (int64_t)strlen(prompt), (weft_generate_options){.tokens = 60}, &is);
+            run(g, prompt, (int64_t)strlen(prompt),
+                WEFT_STRUCT(weft_generate_options, .tokens = 60), &is);
             assert_int_equal(is.used, 60);
             const double off = regret(s, &c, prompt, &is), limit = half ? 0.1 : 1e-4;
             if (!(off <= limit))
@@ -276,13 +282,15 @@ static void a_short_text_needs_short_caches(void **state) {
         save(s, &c, in_root(name), 1, NULL);
         weft_session_destroy(s);
         weft_graph_destroy(graph);
-        weft_generate_options o = {.tokens = 60, .temperature = 1, .seed = 3};
+        weft_generate_options o =
+            WEFT_STRUCT(weft_generate_options, .tokens = 60, .temperature = 1, .seed = 3);
         text whole, part;
         weft_generator *g = open_with(in_root(name), 1);
         int64_t most = weft_generator_info_of(g).peak_bytes;
         run(g, "Once upon a time", 16, o, &whole);
         weft_generator_close(g);
-        weft_generator_options open = {.threads = 1, .context = 76};
+        weft_generator_options open =
+            WEFT_STRUCT(weft_generator_options, .threads = 1, .context = 76);
         ASSERT_OK(weft_generator_open(in_root(name), &open, &g));
         if (families[f] == WEFT_FAMILY_GPT2) /* its positions are parameters */
             assert_int_equal(weft_generator_info_of(g).peak_bytes, most);
@@ -301,7 +309,8 @@ static void same_seed_same_text(void **state) {
     weft_graph *graph;
     weft_session *s = reference_of(&c, &graph);
     save(s, &c, in_root("seeds"), 1, NULL);
-    weft_generate_options o = {.tokens = 60, .temperature = 1, .seed = 11};
+    weft_generate_options o =
+        WEFT_STRUCT(weft_generate_options, .tokens = 60, .temperature = 1, .seed = 11);
     text first, again, other;
     weft_generator *g = open_with(in_root("seeds"), 1);
     run(g, "Once", 4, o, &first);
@@ -345,7 +354,7 @@ static void all_kinds_of_directories(void **state) {
     copy_file(step, plain, "config.json");
     copy_file(step, plain, "model.safetensors");
     const char *paths[] = {in_root("kinds"), step, plain};
-    weft_generate_options o = {.tokens = 20};
+    weft_generate_options o = WEFT_STRUCT(weft_generate_options, .tokens = 20);
     text first, is;
     for (int i = 0; i < 3; i++) {
         weft_generator *g = open_with(paths[i], 1);
@@ -365,7 +374,7 @@ static void all_kinds_of_directories(void **state) {
     ASSERT_OK(wefti_file_write(path, data, (size_t)bytes));
     wefti_free(data);
     weft_generator *g;
-    weft_generator_options open = {.threads = 1};
+    weft_generator_options open = WEFT_STRUCT(weft_generator_options, .threads = 1);
     ASSERT_FAILS(WEFT_E_CORRUPT, "step-000000000002", weft_generator_open(step, &open, &g));
     g = open_with(in_root("kinds"), 1);
     assert_non_null(strstr(weft_generator_info_of(g).path, "step-000000000001"));
@@ -405,11 +414,12 @@ static void tokenizers_are_used(void **state) {
         assert_false(info.bytes);
         assert_int_equal(info.tokens, i ? 900 : 1000);
         text is;
-        weft_generation done = run(g, "", 0, (weft_generate_options){.tokens = 1}, &is);
+        weft_generation done = run(g, "", 0, WEFT_STRUCT(weft_generate_options, .tokens = 1), &is);
         assert_int_equal(done.prompt_tokens, 1);
         int ended = 0;
         for (uint64_t seed = 0; seed < 40; seed++) {
-            weft_generate_options o = {.tokens = 60, .temperature = 30, .seed = seed};
+            weft_generate_options o =
+                WEFT_STRUCT(weft_generate_options, .tokens = 60, .temperature = 30, .seed = seed);
             done = run(g, "the", 3, o, &is);
             ended += done.ended;
             assert_true(done.ended ? done.tokens <= 60 : done.tokens == 60);
@@ -433,7 +443,7 @@ static void ends_are_those_of_the_configuration(void **state) {
     weft_session *s = reference_of(&c, &graph);
     save(s, &c, in_root("endless"), 1, NULL);
     weft_generator *g = open_with(in_root("endless"), 1);
-    weft_generate_options o = {.tokens = 12};
+    weft_generate_options o = WEFT_STRUCT(weft_generate_options, .tokens = 12);
     text whole, is;
     assert_false(run(g, "ab", 2, o, &whole).ended);
     weft_generator_close(g);
@@ -462,7 +472,7 @@ static void ends_are_those_of_the_configuration(void **state) {
     g = open_with(directory, 1);
     assert_int_equal(run(g, "ab", 2, o, &is).tokens, before + 1);
     weft_generator_close(g);
-    weft_generator_options open = {.threads = 1};
+    weft_generator_options open = WEFT_STRUCT(weft_generator_options, .threads = 1);
     ASSERT_OK(wefti_file_write(path, "{", 1));
     ASSERT_FAILS(WEFT_E_CORRUPT, "ending-beside: generation_config.json",
                  weft_generator_open(directory, &open, &g));
@@ -476,7 +486,7 @@ static void ends_are_those_of_the_configuration(void **state) {
 static void failures_are_named(void **state) {
     (void)state;
     weft_generator *g = NULL;
-    weft_generator_options open = {.threads = 1};
+    weft_generator_options open = WEFT_STRUCT(weft_generator_options, .threads = 1);
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "directory", weft_generator_open(in_root("none"), &open, &g));
     ASSERT_OK(wefti_dir_make(in_root("empty")));
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "config.json", weft_generator_open(in_root("empty"), &open, &g));
@@ -523,13 +533,13 @@ static void failures_are_named(void **state) {
                  weft_generator_open(in_root("good"), &open, &g));
     open.precision = WEFT_F32;
     ASSERT_OK(weft_generator_open(in_root("good"), &open, &g));
-    weft_generate_options o = {.tokens = 0};
+    weft_generate_options o = WEFT_STRUCT(weft_generate_options, .tokens = 0);
     ASSERT_FAILS(WEFT_E_ARG, "tokens", weft_generator_run(g, "a", 1, &o, NULL));
-    o = (weft_generate_options){.tokens = 1, .temperature = -1};
+    o = WEFT_STRUCT(weft_generate_options, .tokens = 1, .temperature = -1);
     ASSERT_FAILS(WEFT_E_ARG, "temperature", weft_generator_run(g, "a", 1, &o, NULL));
-    o = (weft_generate_options){.tokens = 1, .top_k = -1};
+    o = WEFT_STRUCT(weft_generate_options, .tokens = 1, .top_k = -1);
     ASSERT_FAILS(WEFT_E_ARG, "top_k must be", weft_generator_run(g, "a", 1, &o, NULL));
-    o = (weft_generate_options){.tokens = 1};
+    o = WEFT_STRUCT(weft_generate_options, .tokens = 1);
     ASSERT_FAILS(WEFT_E_ARG, "a prompt", weft_generator_run(g, NULL, 1, &o, NULL));
     weft_generator_close(g);
 
@@ -559,7 +569,8 @@ static void stops_and_penalties(void **state) {
     weft_session_destroy(s);
     weft_graph_destroy(graph);
     weft_generator *g = open_with(in_root("stops"), 1);
-    weft_generate_options o = {.tokens = 40, .temperature = 1, .seed = 5};
+    weft_generate_options o =
+        WEFT_STRUCT(weft_generate_options, .tokens = 40, .temperature = 1, .seed = 5);
     text whole, part;
     weft_generation done = run(g, "Once", 4, o, &whole);
     assert_int_equal(whole.used, 40);
@@ -583,7 +594,7 @@ static void stops_and_penalties(void **state) {
     assert_int_equal(done.stop_text, 1);
     stop[0] = '\0';
     ASSERT_FAILS(WEFT_E_ARG, "stop text 1", weft_generator_run(g, "a", 1, &o, NULL));
-    o = (weft_generate_options){.tokens = 20, .repetition_penalty = 1e6};
+    o = WEFT_STRUCT(weft_generate_options, .tokens = 20, .repetition_penalty = 1e6);
     run(g, "Once", 4, o, &part); /* positive logits come down to 0 once used */
     bool seen[256] = {['O'] = true, ['n'] = true, ['c'] = true, ['e'] = true};
     for (int64_t i = 0; i < part.used; i++) {
@@ -591,11 +602,11 @@ static void stops_and_penalties(void **state) {
         if (seen[byte]) fail_msg("byte %d comes again at %d", byte, (int)i);
         seen[byte] = true;
     }
-    o = (weft_generate_options){.tokens = 1, .top_p = 1.5};
+    o = WEFT_STRUCT(weft_generate_options, .tokens = 1, .top_p = 1.5);
     ASSERT_FAILS(WEFT_E_ARG, "top_p", weft_generator_run(g, "a", 1, &o, NULL));
-    o = (weft_generate_options){.tokens = 1, .min_p = -0.5};
+    o = WEFT_STRUCT(weft_generate_options, .tokens = 1, .min_p = -0.5);
     ASSERT_FAILS(WEFT_E_ARG, "min_p", weft_generator_run(g, "a", 1, &o, NULL));
-    o = (weft_generate_options){.tokens = 1, .repetition_penalty = -1};
+    o = WEFT_STRUCT(weft_generate_options, .tokens = 1, .repetition_penalty = -1);
     ASSERT_FAILS(WEFT_E_ARG, "repetition_penalty", weft_generator_run(g, "a", 1, &o, NULL));
     weft_generator_close(g);
 }
@@ -610,8 +621,8 @@ static void every_allocation_may_fail(void **state) {
     weft_session_destroy(s);
     weft_graph_destroy(graph);
     const char *step = in_root("faults/step-000000000001");
-    weft_generator_options open = {.threads = 1};
-    weft_generate_options o = {.tokens = 3};
+    weft_generator_options open = WEFT_STRUCT(weft_generator_options, .threads = 1);
+    weft_generate_options o = WEFT_STRUCT(weft_generate_options, .tokens = 3);
     weft_generator *g = NULL;
     int64_t calls;
     wefti_fault_arm(WEFTI_FAULT_ALLOC, INT64_MAX, false, 0);

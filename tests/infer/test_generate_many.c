@@ -52,17 +52,14 @@ static void make_prompts(texts *t, uint64_t seed) {
 
 static weft_generate_options options_of(const texts *t) {
     static const char *const stops[] = {"ab", "\x01\x02"};
-    return (weft_generate_options){.tokens = 5,
-                                   .temperature = t->temperature,
-                                   .seed = 9,
-                                   .repetition_penalty = 1.1,
-                                   .stop_texts = stops,
-                                   .stop_count = 2};
+    return WEFT_STRUCT(weft_generate_options, .tokens = 5, .temperature = t->temperature, .seed = 9,
+                       .repetition_penalty = 1.1, .stop_texts = stops, .stop_count = 2);
 }
 
 static void one_after_the_other(texts *t) {
     weft_generator *g;
-    ASSERT_OK(weft_generator_open(t->checkpoint, &(weft_generator_options){.threads = 1}, &g));
+    ASSERT_OK(
+        weft_generator_open(t->checkpoint, &WEFT_STRUCT(weft_generator_options, .threads = 1), &g));
     for (int i = 0; i < t->count; i++) {
         weft_generate_options o = options_of(t);
         const weft_prompt *p = &t->prompts[i];
@@ -84,13 +81,11 @@ static void take_text(void *context, const weft_generated *made) {
 static weft_status at_once(void *context, weft_world *world) {
     texts *t = context;
     weft_generator *g;
-    const weft_generator_options o = {.threads = 1,
-                                      .plan = t->plan,
-                                      .devices = t->devices,
-                                      .world = world,
-                                      .rows = t->silent ? 1 : t->rows,
-                                      .prompts = t->whole || t->silent ? NULL : t->prompts,
-                                      .prompt_count = t->whole || t->silent ? 0 : t->count};
+    const weft_generator_options o =
+        WEFT_STRUCT(weft_generator_options, .threads = 1, .plan = t->plan, .devices = t->devices,
+                    .world = world, .rows = t->silent ? 1 : t->rows,
+                    .prompts = t->whole || t->silent ? NULL : t->prompts,
+                    .prompt_count = t->whole || t->silent ? 0 : t->count);
     TRY(weft_generator_open(t->checkpoint, &o, &g));
     t->peak = weft_generator_info_of(g).peak_bytes;
     weft_generate_options how = options_of(t);
@@ -279,18 +274,18 @@ static void wrong_calls_are_refused(void **state) {
     (void)state;
     const char *path = model_of(WEFT_FAMILY_LLAMA);
     weft_generator *g;
-    weft_generate_options how = {.tokens = 4};
+    weft_generate_options how = WEFT_STRUCT(weft_generate_options, .tokens = 4);
     const weft_prompt given = {.text = "abcd", .bytes = 4, .tokens = 4},
                       longer = {.text = "abcdefgh", .bytes = 8, .tokens = 4};
-    weft_generator_options o = {.rows = -1};
+    weft_generator_options o = WEFT_STRUCT(weft_generator_options, .rows = -1);
     ASSERT_FAILS(WEFT_E_ARG, "-1", weft_generator_open(path, &o, &g));
-    o = (weft_generator_options){.rows = 5000};
+    o = WEFT_STRUCT(weft_generator_options, .rows = 5000);
     ASSERT_FAILS(WEFT_E_ARG, "5000", weft_generator_open(path, &o, &g));
-    o = (weft_generator_options){.rows = 0};
+    o = WEFT_STRUCT(weft_generator_options, .rows = 0);
     ASSERT_OK(weft_generator_open(path, &o, &g));
     ASSERT_FAILS(WEFT_E_ARG, "rows", weft_generator_run_many(g, &given, 1, &how, NULL));
     weft_generator_close(g);
-    o = (weft_generator_options){.rows = 2, .prompts = &given, .prompt_count = 1};
+    o = WEFT_STRUCT(weft_generator_options, .rows = 2, .prompts = &given, .prompt_count = 1);
     ASSERT_OK(weft_generator_open(path, &o, &g));
     ASSERT_OK(weft_generator_run_many(g, &given, 1, &how, NULL));
     ASSERT_FAILS(WEFT_E_ARG, "8 tokens|8", weft_generator_run_many(g, &longer, 1, &how, NULL));

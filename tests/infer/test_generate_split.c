@@ -76,19 +76,19 @@ static weft_status write_texts(void *context, weft_world *world) {
     texts *t = context;
     char prompt[200];
     weft_generator *g;
-    const weft_generator_options o = {
-        .threads = 1, .plan = t->plan, .devices = t->devices, .world = world};
+    const weft_generator_options o =
+        WEFT_STRUCT(weft_generator_options, .threads = 1, .plan = t->plan, .devices = t->devices,
+                    .world = world);
     prompt_of(prompt);
     TRY(weft_generator_open(t->checkpoint, &o, &g));
     t->info = weft_generator_info_of(g);
     weft_status status = WEFT_OK;
     for (int n = 0; n < PROMPTS && status >= 0; n++) {
         t->text[n].used = 0;
-        weft_generate_options how = {.tokens = t->silent ? 1 : TOKENS,
-                                     .temperature = n % 2 && !t->silent ? 1 : 0,
-                                     .seed = t->silent ? 77 : 5,
-                                     .context = &t->text[n],
-                                     .text = take};
+        weft_generate_options how =
+            WEFT_STRUCT(weft_generate_options, .tokens = t->silent ? 1 : TOKENS,
+                        .temperature = n % 2 && !t->silent ? 1 : 0, .seed = t->silent ? 77 : 5,
+                        .context = &t->text[n], .text = take);
         status = weft_generator_run(g, t->silent ? NULL : prompt, t->silent ? 0 : lengths[n], &how,
                                     NULL);
     }
@@ -177,7 +177,8 @@ static void caches_are_divided(void **state) {
     for (int k = 0; k < 3; k++) {
         weft_generator *g;
         weft_plan *plan = k == 2 ? plan_of(&splits[3], c.family) : NULL;
-        const weft_generator_options o = {.threads = 1, .devices = k == 1 ? 2 : 0, .plan = plan};
+        const weft_generator_options o = WEFT_STRUCT(weft_generator_options, .threads = 1,
+                                                     .devices = k == 1 ? 2 : 0, .plan = plan);
         ASSERT_OK(weft_generator_open(in_root("long"), &o, &g));
         peaks[k] = weft_generator_info_of(g).peak_bytes;
         weft_generator_close(g);
@@ -207,16 +208,17 @@ static void what_does_not_fit_is_refused(void **state) {
     (void)snprintf(path, sizeof path, "%s", model_of(WEFT_FAMILY_GPT2, "refused"));
     weft_plan *plan = plan_of(&splits[3], WEFT_FAMILY_GPT2), *wrong;
     weft_generator *g;
-    weft_generator_options o = {.devices = 3, .plan = plan};
+    weft_generator_options o = WEFT_STRUCT(weft_generator_options, .devices = 3, .plan = plan);
     ASSERT_FAILS(WEFT_E_ARG, "2|3", weft_generator_open(path, &o, &g));
-    o = (weft_generator_options){.devices = -1};
+    o = WEFT_STRUCT(weft_generator_options, .devices = -1);
     ASSERT_FAILS(WEFT_E_ARG, "-1", weft_generator_open(path, &o, &g));
     ASSERT_OK(weft_plan_create(2, &wrong));
     ASSERT_OK(weft_plan_axis(wrong, "tp", 2));
     ASSERT_OK(weft_plan_split_op(wrong, "h.*.attn.c_atn", "n1=tp"));
-    o = (weft_generator_options){.plan = wrong};
+    o = WEFT_STRUCT(weft_generator_options, .plan = wrong);
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "h.*.attn.c_atn", weft_generator_open(path, &o, &g));
-    weft_generator_options three[3] = {{.plan = plan}, {.plan = plan}, {.plan = plan}};
+    const weft_generator_options in = WEFT_STRUCT(weft_generator_options, .plan = plan);
+    weft_generator_options three[3] = {in, in, in};
     rank_of_world ranks[3];
     run_world(3, open_in, three, sizeof *three, ranks);
     for (int r = 0; r < 3; r++) assert_true(ranks[r].status < 0);
@@ -229,7 +231,9 @@ static void what_does_not_fit_is_refused(void **state) {
 static void a_failure_of_one_rank_is_told(void **state) {
     (void)state;
     (void)model_of(WEFT_FAMILY_GPT2, "refused");
-    weft_generator_options two[2] = {{.threads = 1}, {.threads = 1, .tokenizer = "nothere.json"}};
+    weft_generator_options two[2] = {
+        WEFT_STRUCT(weft_generator_options, .threads = 1),
+        WEFT_STRUCT(weft_generator_options, .threads = 1, .tokenizer = "nothere.json")};
     rank_of_world ranks[2];
     run_world(2, open_in, two, sizeof *two, ranks);
     assert_rank_fails(&ranks[0], 0, WEFT_E_NOT_FOUND, "1|nothere.json");

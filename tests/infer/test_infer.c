@@ -32,7 +32,8 @@ static void fill(trial *t, int64_t samples, int64_t length, const weft_desc *inp
 
 static weft_status open_on(weft_world *world, const trial *t, const weft_job *job, int64_t batch,
                            weft_infer **out) {
-    const weft_infer_options o = {.checkpoint = t->checkpoint, .batch = batch};
+    const weft_infer_options o =
+        WEFT_STRUCT(weft_infer_options, .checkpoint = t->checkpoint, .batch = batch);
     return weft_infer_open(world, job, &o, out);
 }
 
@@ -216,7 +217,8 @@ static void logits_have_the_loss_of_the_evaluation(void **state) {
         sum += log(all) - (double)row[(unsigned char)bytes[i + 1]];
     }
     weft_eval_result r;
-    const weft_eval_options o = {.checkpoint = t->checkpoint, .data = part};
+    const weft_eval_options o =
+        WEFT_STRUCT(weft_eval_options, .checkpoint = t->checkpoint, .data = part);
     ASSERT_OK(weft_eval_run(NULL, job, &o, &r));
     assert_int_equal(r.targets, WINDOWS * LENGTH);
     if (!near(sum / (WINDOWS * LENGTH), r.loss))
@@ -363,10 +365,11 @@ static void files_of_tokens_and_images(void **state) {
             file_member members[2];
             rank_of_world ranks[2];
             for (int r = 0; r < 2; r++)
-                members[r] = (file_member){.job = job,
-                                           .files = {.checkpoint = t->checkpoint,
-                                                     .input = r ? "of rank 0" : input,
-                                                     .output = r ? "nowhere/y" : output}};
+                members[r] = (file_member){
+                    .job = job,
+                    .files = WEFT_STRUCT(weft_infer_files, .checkpoint = t->checkpoint,
+                                         .input = r ? "of rank 0" : input,
+                                         .output = r ? "nowhere/y" : output)};
             if (world) {
                 run_world(2, run_files, members, sizeof *members, ranks);
                 assert_all_ok(ranks, 2, t->f->name);
@@ -390,9 +393,9 @@ static void refuse_file(const trial *t, weft_status status, const char *part, co
                         const char *shape, const void *data, size_t bytes) {
     weft_job *job = job_on(t->f, NULL);
     weft_infer_files_result r;
-    const weft_infer_files files = {.checkpoint = t->checkpoint,
-                                    .input = npy_file("bad.npy", type, shape, data, bytes),
-                                    .output = in_root("none.npy")};
+    const weft_infer_files files = WEFT_STRUCT(
+        weft_infer_files, .checkpoint = t->checkpoint,
+        .input = npy_file("bad.npy", type, shape, data, bytes), .output = in_root("none.npy"));
     ASSERT_FAILS(status, part, weft_infer_files_run(NULL, job, &files, &r));
     assert_false(wefti_exists(in_root("none.npy")));
     weft_job_free(job);
@@ -415,9 +418,9 @@ static void what_does_not_fit_is_refused(void **state) {
     tokens[10] = 0;
     weft_job *job = job_on(t->f, NULL);
     weft_infer_files_result r;
-    weft_infer_files files = {.checkpoint = t->checkpoint,
-                              .input = in_root("nothere.npy"),
-                              .output = in_root("none.npy")};
+    weft_infer_files files =
+        WEFT_STRUCT(weft_infer_files, .checkpoint = t->checkpoint, .input = in_root("nothere.npy"),
+                    .output = in_root("none.npy"));
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "nothere.npy", weft_infer_files_run(NULL, job, &files, &r));
     files.input = npy_file("good.npy", "<i4", "6, 8", tokens, 192);
     files.output = in_root("nodir/none.npy");

@@ -18,7 +18,8 @@ static const split eight = {"8 replicas at level 3",
 
 static weft_status infer_on(weft_world *world, const weft_job *job, const char *checkpoint,
                             float *output) {
-    const weft_infer_options o = {.checkpoint = checkpoint, .batch = SAMPLES};
+    const weft_infer_options o =
+        WEFT_STRUCT(weft_infer_options, .checkpoint = checkpoint, .batch = SAMPLES);
     weft_infer *model;
     TRY(weft_infer_open(world, job, &o, &model));
     weft_status status = weft_infer_run(model, SAMPLES, LENGTH, tokens, output);

@@ -105,9 +105,8 @@ static inline int use_world(weft_world *w, outcome *out) {
 
 static inline int join_and_use(outcome *out) {
     weft_world *w;
-    weft_world_options options = {.struct_bytes = sizeof(weft_world_options),
-                                  .join_seconds = 600,
-                                  .heartbeat_seconds = LONG_HEARTBEAT};
+    weft_world_options options =
+        WEFT_STRUCT(weft_world_options, .join_seconds = 600, .heartbeat_seconds = LONG_HEARTBEAT);
     weft_status status = weft_world_join(&options, &w);
     return status < 0 ? describe(out, status) : use_world(w, out);
 }

@@ -149,8 +149,9 @@ static void the_scheduler_answers(void **state) {
     assert_int_equal(wefti_secret_read(secret, &o.secret), WEFT_OK);
     wefti_scheduler *s = start(&o);
     snprintf(address, sizeof address, "%s", wefti_scheduler_address(s));
-    weft_health_options ask = {
-        .scheduler = address, .secret_file = secret, .tls = test_over_tls, .timeout_seconds = 20};
+    weft_health_options ask =
+        WEFT_STRUCT(weft_health_options, .scheduler = address, .secret_file = secret,
+                    .tls = test_over_tls, .timeout_seconds = 20);
     weft_health h;
     assert_int_equal(weft_health_ask(&ask, &h), WEFT_OK);
     ASSERT_FACTS(h.text, "no steps|0 of 2");
@@ -300,9 +301,11 @@ static void all_are_asked_at_once(void **state) {
     assert_int_equal(pthread_create(&thread, NULL, hold, &d), 0);
     ASSERT_SOON(d.holds);
     const weft_health_options ask[] = {
-        {.scheduler = first, .secret_file = secret, .timeout_seconds = 30},
-        {.scheduler = second, .secret_file = secret, .timeout_seconds = 0.5},
-        {.scheduler = "nowhere", .secret_file = secret}};
+        WEFT_STRUCT(weft_health_options, .scheduler = first, .secret_file = secret,
+                    .timeout_seconds = 30),
+        WEFT_STRUCT(weft_health_options, .scheduler = second, .secret_file = secret,
+                    .timeout_seconds = 0.5),
+        WEFT_STRUCT(weft_health_options, .scheduler = "nowhere", .secret_file = secret)};
     weft_health_answer answer[3];
     ASSERT_OK(weft_health_ask_all(ask, 3, answer));
     assert_int_equal(pthread_join(thread, NULL), 0);

@@ -12,9 +12,8 @@ static double go_on_heartbeat = LONG_HEARTBEAT;
 /* Reduces until something breaks. */
 static int go_on(int number, outcome *out) {
     weft_world *w;
-    weft_world_options options = {.struct_bytes = sizeof(weft_world_options),
-                                  .join_seconds = 20,
-                                  .heartbeat_seconds = go_on_heartbeat};
+    weft_world_options options =
+        WEFT_STRUCT(weft_world_options, .join_seconds = 20, .heartbeat_seconds = go_on_heartbeat);
     set_number("RANK", number);
     set_number("LOCAL_RANK", number);
     if (getenv("TEST_TWO_HOSTS")) {

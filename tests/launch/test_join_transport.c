@@ -43,9 +43,8 @@ static int over_transport(int number, outcome *out) {
     pigeon p = {.rank = number};
     weft_transport t = transport_of(&p, RANKS);
     weft_world *w;
-    weft_world_options options = {.struct_bytes = sizeof(weft_world_options),
-                                  .join_seconds = 600,
-                                  .heartbeat_seconds = LONG_HEARTBEAT};
+    weft_world_options options =
+        WEFT_STRUCT(weft_world_options, .join_seconds = 600, .heartbeat_seconds = LONG_HEARTBEAT);
     weft_status status = weft_world_from_transport(&t, &options, &w);
     int bad = status < 0 ? describe(out, status) : use_world(w, out);
     return bad || p.closed != 1;

@@ -130,9 +130,8 @@ static weft_status unlike_blocks(weft_world *w, int rank) {
 
 static int unlike(int number, outcome *out) {
     weft_world *w;
-    weft_world_options options = {.struct_bytes = sizeof(weft_world_options),
-                                  .join_seconds = 600,
-                                  .heartbeat_seconds = LONG_HEARTBEAT};
+    weft_world_options options =
+        WEFT_STRUCT(weft_world_options, .join_seconds = 600, .heartbeat_seconds = LONG_HEARTBEAT);
     int hosts = roads[unlike_road].hosts;
     set_number("RANK", number);
     set_number("LOCAL_RANK", number);

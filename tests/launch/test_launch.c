@@ -54,10 +54,8 @@ static void on_note(void *context, const char *text) {
 }
 
 static weft_launch_options options_for(seen *s, const char *const *command, int processes) {
-    return (weft_launch_options){.command = command,
-                                 .processes = processes,
-                                 .grace_seconds = 1,
-                                 .events = {s, on_start, on_line, on_note}};
+    return WEFT_STRUCT(weft_launch_options, .command = command, .processes = processes,
+                       .grace_seconds = 1, .events = {s, on_start, on_line, on_note});
 }
 #define SHELL(script) ((const char *const[]){"sh", "-c", script, NULL})
 
@@ -386,7 +384,8 @@ static void refuse(weft_launch_options o, weft_status status, const char *facts)
 static void test_refused(void **state) {
     (void)state;
     const char *const command[] = {"true", NULL}, *const none[] = {NULL};
-    const weft_launch_options good = {.command = command, .processes = 1};
+    const weft_launch_options good =
+        WEFT_STRUCT(weft_launch_options, .command = command, .processes = 1);
     weft_launch_options o = good;
     o.command = none;
     refuse(o, WEFT_E_ARG, "no command");
@@ -430,8 +429,8 @@ static void test_interface(void **state) {
                                           {"localhost:9000", "lo", "lo"}};
     for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
         wefti_launch_place place;
-        weft_launch_options o = {
-            .processes = 1, .hosts = 2, .scheduler = said[i][0], .interface = said[i][1]};
+        weft_launch_options o = WEFT_STRUCT(weft_launch_options, .processes = 1, .hosts = 2,
+                                            .scheduler = said[i][0], .interface = said[i][1]);
         assert_int_equal(wefti_launch_place_find(&o, &place), WEFT_OK);
         if (i == 1 && strcmp(place.address, "lo") == 0)
             print_message("SKIP: there is no IPv6 here\n");

@@ -45,12 +45,9 @@ static pid_t launch_host_0(void) {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     const char *const command[] = {"sh", "-c", "exit 5", NULL};
     weft_launch_result r;
-    weft_launch_options options = {.command = command,
-                                   .processes = 1,
-                                   .hosts = RANKS,
-                                   .scheduler = scheduler,
-                                   .secret_file = secret,
-                                   .join_seconds = SECONDS};
+    weft_launch_options options =
+        WEFT_STRUCT(weft_launch_options, .command = command, .processes = 1, .hosts = RANKS,
+                    .scheduler = scheduler, .secret_file = secret, .join_seconds = SECONDS);
     host_0->status = weft_launch_run(&options, &r);
     host_0->failed_rank = r.failed_rank;
     host_0->exit_code = r.exit_code;

@@ -101,13 +101,9 @@ static void launch(int host, const char *what, const char *scheduler) {
     const char *const command[] = {program, what, NULL};
     outcome *o = &outcomes[host];
     weft_launch_result r;
-    weft_launch_options options = {.command = command,
-                                   .processes = EACH,
-                                   .hosts = HOSTS,
-                                   .host_rank = host,
-                                   .scheduler = scheduler,
-                                   .secret_file = secret,
-                                   .join_seconds = 60};
+    weft_launch_options options = WEFT_STRUCT(
+        weft_launch_options, .command = command, .processes = EACH, .hosts = HOSTS,
+        .host_rank = host, .scheduler = scheduler, .secret_file = secret, .join_seconds = 60);
     o->status = weft_launch_run(&options, &r);
     (void)snprintf(o->error, TEXT, "%s", o->status < 0 ? weft_error_message() : "");
     (void)snprintf(o->abort_reason, TEXT, "%s", r.abort_reason);

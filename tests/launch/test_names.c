@@ -69,9 +69,8 @@ static void set_scheduler(const char *host) {
 
 static weft_status join(double seconds) {
     weft_world *w;
-    weft_world_options options = {.struct_bytes = sizeof(weft_world_options),
-                                  .join_seconds = seconds,
-                                  .heartbeat_seconds = LONG_HEARTBEAT};
+    weft_world_options options = WEFT_STRUCT(weft_world_options, .join_seconds = seconds,
+                                             .heartbeat_seconds = LONG_HEARTBEAT);
     weft_status status = weft_world_join(&options, &w);
     if (status >= 0) weft_world_leave(w);
     return status;
@@ -101,13 +100,9 @@ static weft_status launched(int number) {
     weft_launch_result r;
     (void)snprintf(scheduler, sizeof scheduler, "%s:%d", pod,
                    wefti_port_of(folder, strlen(folder)));
-    weft_launch_options options = {.command = command,
-                                   .processes = 1,
-                                   .hosts = RANKS,
-                                   .host_rank = number,
-                                   .scheduler = scheduler,
-                                   .secret_file = secret,
-                                   .join_seconds = 60};
+    weft_launch_options options = WEFT_STRUCT(
+        weft_launch_options, .command = command, .processes = 1, .hosts = RANKS,
+        .host_rank = number, .scheduler = scheduler, .secret_file = secret, .join_seconds = 60);
     weft_status status = weft_launch_run(&options, &r);
     weft_launch_result_free(&r);
     return status;
@@ -213,15 +208,10 @@ static void launcher_stops_when_asked(void **state) {
     (void)state;
     const char *const command[] = {program, "rank", NULL};
     weft_launch_result r;
-    weft_launch_options options = {.command = command,
-                                   .processes = 1,
-                                   .hosts = 2,
-                                   .scheduler = "train-0.train:9000",
-                                   .secret_file = secret,
-                                   .join_seconds = 600,
-                                   .stop_signal = &stop_signal,
-                                   .stop_count = &stop_count,
-                                   .events = {.note = note_and_stop}};
+    weft_launch_options options = WEFT_STRUCT(
+        weft_launch_options, .command = command, .processes = 1, .hosts = 2,
+        .scheduler = "train-0.train:9000", .secret_file = secret, .join_seconds = 600,
+        .stop_signal = &stop_signal, .stop_count = &stop_count, .events = {.note = note_and_stop});
     missing = INT32_MAX;
     unknown = EAI_AGAIN;
     assert_int_equal(weft_launch_run(&options, &r), WEFT_E_STOPPED);
@@ -276,13 +266,10 @@ static void launcher_waits_for_interfaces(void **state) {
     setenv("LOOKED_FOR", "eht0", 1);
     for (int i = 0; i < 2; i++) {
         weft_launch_result r;
-        weft_launch_options options = {.command = command,
-                                       .processes = 1,
-                                       .hosts = 2,
-                                       .scheduler = schedulers[i],
-                                       .interface = i ? "eht0" : NULL,
-                                       .secret_file = secret,
-                                       .join_seconds = 0.5};
+        weft_launch_options options =
+            WEFT_STRUCT(weft_launch_options, .command = command, .processes = 1, .hosts = 2,
+                        .scheduler = schedulers[i], .interface = i ? "eht0" : NULL,
+                        .secret_file = secret, .join_seconds = 0.5);
         looked = 0;
         assert_int_equal(weft_launch_run(&options, &r), WEFT_E_NOT_FOUND);
         weft_launch_result_free(&r);

@@ -131,9 +131,8 @@ static pid_t pids[CALLS][RANKS];
 static int member(int kind, int rank, outcome *out) {
     char text[128];
     weft_world *w;
-    weft_world_options options = {.struct_bytes = sizeof(weft_world_options),
-                                  .join_seconds = 60,
-                                  .heartbeat_seconds = HEARTBEAT};
+    weft_world_options options =
+        WEFT_STRUCT(weft_world_options, .join_seconds = 60, .heartbeat_seconds = HEARTBEAT);
     snprintf(text, sizeof text, "127.0.0.1:%d", port_of(kind));
     setenv("WEFT_SCHEDULER", text, 1);
     snprintf(text, sizeof text, "%d", rank);

@@ -25,7 +25,8 @@ static void a_dense_layer_is_its_operations(void **state) {
     weft_value x = weft_input(g, "x", WEFT_DESC(WEFT_F32, 5, 3));
     weft_output(
         g, "y",
-        weft_dense(g, "fc", x, 4, (weft_dense_options){.deviation = 0.5, .activation = weft_tanh}));
+        weft_dense(g, "fc", x, 4,
+                   &WEFT_STRUCT(weft_dense_options, .deviation = 0.5, .activation = weft_tanh)));
     x = weft_input(by_hand, "x", WEFT_DESC(WEFT_F32, 5, 3));
     weft_cell_begin(by_hand, "fc");
     weft_init normal = {WEFT_INIT_NORMAL, 0.5}, zeros = {WEFT_INIT_ZEROS, 0};
@@ -48,8 +49,8 @@ static void its_options_shape_the_parameters(void **state) {
     weft_graph *g = empty();
     weft_value x = weft_input(g, "x", WEFT_DESC(WEFT_F32, 2, 5, 400));
     weft_cell_begin(g, "block");
-    x = weft_dense(g, "inner.one", x, 100, (weft_dense_options){.transposed = true});
-    x = weft_dense(g, NULL, x, 7, (weft_dense_options){.no_bias = true});
+    x = weft_dense(g, "inner.one", x, 100, &WEFT_STRUCT(weft_dense_options, .transposed = true));
+    x = weft_dense(g, NULL, x, 7, &WEFT_STRUCT(weft_dense_options, .no_bias = true));
     x = weft_cell_end(g, x);
     weft_desc y = weft_value_desc(g, x), three = WEFT_DESC(WEFT_F32, 2, 5, 7);
     assert_memory_equal(&y, &three, sizeof three);
@@ -75,7 +76,7 @@ static void parameters_of_f64_graphs_are_f64(void **state) {
     (void)state;
     weft_graph *g = empty();
     weft_value x = weft_input(g, "x", WEFT_DESC(WEFT_F64, 2, 3));
-    weft_loss(g, weft_mean(g, weft_dense(g, "fc", x, 4, (weft_dense_options){0}), 0, NULL, false));
+    weft_loss(g, weft_mean(g, weft_dense(g, "fc", x, 4, NULL), 0, NULL, false));
     weft_session *s;
     ASSERT_OK(weft_session_create(g, NULL, &s));
     assert_parameter(s, "fc.weight", WEFT_DESC(WEFT_F64, 3, 4));
@@ -87,11 +88,11 @@ static void its_errors_are_kept(void **state) {
     (void)state;
     weft_graph *g = empty();
     weft_value scalar = weft_input(g, "scalar", weft_desc_of(WEFT_F32, 0, NULL));
-    weft_value y = weft_dense(g, "fc", scalar, 4, (weft_dense_options){0});
+    weft_value y = weft_dense(g, "fc", scalar, 4, NULL);
     assert_int_equal(y.id, -1);
     assert_int_equal(weft_graph_status(g), WEFT_E_SHAPE);
     assert_non_null(strstr(weft_graph_message(g), "fc: linear"));
-    y = weft_dense(g, "more", y, 4, (weft_dense_options){.activation = weft_relu});
+    y = weft_dense(g, "more", y, 4, &WEFT_STRUCT(weft_dense_options, .activation = weft_relu));
     assert_non_null(strstr(weft_graph_message(g), "fc: linear"));
     weft_session *s;
     assert_int_equal(weft_session_create(g, NULL, &s), WEFT_E_SHAPE);

@@ -132,6 +132,11 @@ here=$PWD
                 printf "_Static_assert(offsetof(fortran_%s, %s) == offsetof(%s, %s), \"%s.%s\");\n",
                     name, field_of[f], c, field_of[f], c, field_of[f]
         }' "$work/prototypes"
+    # the sizes that types have by themselves
+    awk '/^ *type, bind\(C\) ::/ { name = $4 }
+        match($0, /:: struct_bytes = [0-9]+/) {
+            printf "_Static_assert(%s == sizeof(%s), \"%s.struct_bytes\");\n", substr($0, RSTART + 18, RLENGTH - 18), name, name
+        }' "$work/statements"
 } >"$work/layout.c"
 if [ "$(grep -c '^_Static_assert' "$work/layout.c")" -lt 60 ]; then
     echo "structures are not compared: the Fortran compiler does not tell what it makes of them"

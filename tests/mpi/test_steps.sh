@@ -105,11 +105,11 @@ int main(void) {
     if (weft_world_join(NULL, &world) < 0 || weft_plan_create(weft_world_size(world), &plan) < 0) return 2;
     if (weft_plan_optimizer(plan, 3, 0, 0) < 0 || weft_graph_create(&g) < 0) return 2;
     weft_value x = weft_input(g, "x", WEFT_DESC(WEFT_F32, 8, 256));
-    weft_loss(g, weft_mse(g, weft_dense(g, "out", x, 256, (weft_dense_options){0}), x));
+    weft_loss(g, weft_mse(g, weft_dense(g, "out", x, 256, NULL), x));
     o.world = world;
     o.plan = plan;
     o.threads = 1;
-    const weft_session_save_options sliced = {.struct_bytes = sizeof(weft_session_save_options), .sliced = true};
+    const weft_session_save_options sliced = WEFT_STRUCT(weft_session_save_options, .sliced = true);
     if (weft_session_create(g, &o, &s) < 0 || weft_session_save(s, "full", &sliced) < 0) return 2;
     if (weft_world_rank(world) == 2) setrlimit(RLIMIT_FSIZE, &(struct rlimit){8192, RLIM_INFINITY});
     if (weft_session_set_step(s, 1) < 0 || weft_session_save_start(s, "full", &sliced) < 0) return 3;

@@ -122,8 +122,7 @@ int main(int argc, char **argv) {
     on_a_part(0, world_rank);
     on_a_part(world_rank % 2, -world_rank);
     on_a_part(world_rank, 0); /* all alone */
-    weft_world_options options = {.struct_bytes = sizeof(weft_world_options),
-                                  .communicator = "mpi"};
+    weft_world_options options = WEFT_STRUCT(weft_world_options, .communicator = "mpi");
     GOOD(weft_world_from_mpi(MPI_COMM_WORLD, &options, &world));
     if (world_size > 1) CHECK(strcmp(weft_world_communicator(world), "mpi") == 0);
     collectives(world);

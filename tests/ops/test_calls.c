@@ -102,8 +102,7 @@ static void layers(void **state) {
     weft_value q = input(g, "q", WEFT_F32, SHAPE(2, 5, 4, 8)),
                k = input(g, "k", WEFT_F32, SHAPE(2, 7, 2, 8));
     weft_value place = input(g, "place", WEFT_I32, 0, NULL);
-    assert_desc(g, "attention", weft_attention(g, q, k, k, WEFT_ATTENTION_DEFAULT), WEFT_F32,
-                SHAPE(2, 5, 4, 8));
+    assert_desc(g, "attention", weft_attention(g, q, k, k, NULL), WEFT_F32, SHAPE(2, 5, 4, 8));
     assert_desc(g, "rope", weft_rope(g, q, 1e4, (weft_rope_scaling){0}, place), WEFT_F32,
                 SHAPE(2, 5, 4, 8));
     weft_value cache = input(g, "cache", WEFT_F32, SHAPE(2, 9, 4, 8));
@@ -115,8 +114,8 @@ static void layers(void **state) {
                 SHAPE(1, 2, 3, 4));
     weft_value film = input(g, "film", WEFT_F32, SHAPE(1, 2, 4, 5, 6));
     weft_value kernel = input(g, "kernel", WEFT_F32, SHAPE(3, 2, 2, 3, 3));
-    assert_desc(g, "conv3d", weft_conv3d(g, film, kernel, WEFT_NO_VALUE, WEFT_CONV_DEFAULT),
-                WEFT_F32, SHAPE(1, 3, 3, 3, 4));
+    assert_desc(g, "conv3d", weft_conv3d(g, film, kernel, WEFT_NO_VALUE, NULL), WEFT_F32,
+                SHAPE(1, 3, 3, 3, 4));
     close_graph(g);
 }
 

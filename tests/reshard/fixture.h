@@ -141,7 +141,8 @@ static inline void digest_text(const char *path, const char *layouts, char out[3
 
 static inline weft_status reshard(const char *source, const char *destination, const char *from,
                                   const char *to) {
-    const weft_checkpoint_reshard_options o = {.from = from, .to = to};
+    const weft_checkpoint_reshard_options o =
+        WEFT_STRUCT(weft_checkpoint_reshard_options, .from = from, .to = to);
     char *text = NULL;
     weft_status status = weft_checkpoint_reshard(source, destination, &o, 1, &text);
     weft_checkpoint_text_free(text);

@@ -53,7 +53,8 @@ static void test_strategy(void **state) {
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "ms|tensor b|rank_2|rank_3", digest_with(dir, from));
     /* a rank that needs only what is there; one that needs what is lost */
     int rank = 1;
-    weft_checkpoint_reshard_options o = {.from = from, .to = from, .only = &rank, .only_count = 1};
+    weft_checkpoint_reshard_options o = WEFT_STRUCT(weft_checkpoint_reshard_options, .from = from,
+                                                    .to = from, .only = &rank, .only_count = 1);
     ASSERT_OK(reshard_with(dir, out, &o));
     ASSERT_OK(wefti_remove_tree(out));
     rank = 2;
@@ -78,7 +79,8 @@ static void test_stated_ranks(void **state) {
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "rank_2|rank_3|--from", reshard(dir, out, NULL, NULL));
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "rank_2|rank_3|--from", digest_with(dir, NULL));
     assert_false(wefti_exists(out));
-    const weft_checkpoint_reshard_options o = {.replicas = true};
+    const weft_checkpoint_reshard_options o =
+        WEFT_STRUCT(weft_checkpoint_reshard_options, .replicas = true);
     ASSERT_FAILS(WEFT_E_MISMATCH, "rank_0|rank_1|tensor a", reshard_with(dir, out, &o));
     lose(dir, 1);
     ASSERT_OK(reshard_with(dir, out, &o));
@@ -94,13 +96,15 @@ static void test_manifest(void **state) {
     ASSERT_OK(reshard(f->dir, slices, NULL, from));
     lose(slices, 2);
     lose(slices, 3);
-    const weft_checkpoint_reshard_options hf = {.format = WEFT_CHECKPOINT_HF};
+    const weft_checkpoint_reshard_options hf =
+        WEFT_STRUCT(weft_checkpoint_reshard_options, .format = WEFT_CHECKPOINT_HF);
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "0 of|rank_2|rank_3", reshard_with(slices, out, &hf));
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "0 of|rank_2|rank_3", digest_with(slices, NULL));
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "rank_2|missing", reshard(slices, out, from, NULL));
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "rank 2", digest_with(slices, from));
     /* the list of a rank of the lost stage names its files, also after they are gone */
-    const weft_checkpoint_reshard_options both = {.from = from, .to = from};
+    const weft_checkpoint_reshard_options both =
+        WEFT_STRUCT(weft_checkpoint_reshard_options, .from = from, .to = from);
     char *list = NULL;
     ASSERT_OK(weft_checkpoint_sources(slices, 3, &both, 0, &list));
     assert_non_null(strstr(list, "rank_3"));
@@ -114,7 +118,8 @@ static void test_torch(void **state) {
     const fixture *f = *state;
     random_source r = {.seed = test_seed(32)};
     const char *to = in(f, "to"), *dcp = in(f, "dcp"), *out = in(f, "out");
-    const weft_checkpoint_reshard_options o = {.to = to, .format = WEFT_CHECKPOINT_DCP};
+    const weft_checkpoint_reshard_options o =
+        WEFT_STRUCT(weft_checkpoint_reshard_options, .to = to, .format = WEFT_CHECKPOINT_DCP);
     write_run(f);
     random_strategy(&r, 3, 1, to);
     ASSERT_OK(reshard_with(f->dir, dcp, &o));

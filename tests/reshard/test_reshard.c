@@ -121,7 +121,8 @@ static long peak_of_rank(const char *from, const char *to, const char *layouts) 
     assert_true(child >= 0);
     if (child == 0) {
         const int rank = 1;
-        const weft_checkpoint_reshard_options o = {.to = layouts, .only = &rank, .only_count = 1};
+        const weft_checkpoint_reshard_options o = WEFT_STRUCT(
+            weft_checkpoint_reshard_options, .to = layouts, .only = &rank, .only_count = 1);
         char *text = NULL;
         _exit(weft_checkpoint_reshard(from, to, &o, 1, &text) < 0);
     }
@@ -169,8 +170,9 @@ static bool is_listed(const char *list, const char *path) {
 
 static void reshard_rank(const char *source, const char *to, const char *from, const char *layouts,
                          int rank, weft_status expected) {
-    const weft_checkpoint_reshard_options o = {
-        .from = from, .to = layouts, .only = &rank, .only_count = 1};
+    const weft_checkpoint_reshard_options o =
+        WEFT_STRUCT(weft_checkpoint_reshard_options, .from = from, .to = layouts, .only = &rank,
+                    .only_count = 1);
     char *text = NULL;
     weft_status status = weft_checkpoint_reshard(source, to, &o, 1, &text);
     weft_checkpoint_text_free(text);
@@ -193,7 +195,8 @@ static void test_lists(void **state) {
         random_strategy(&r, 4, 1, to);
         ASSERT_OK(reshard(f->dir, slices, NULL, from));
         const int rank = (int)pick(&r, 4);
-        const weft_checkpoint_reshard_options o = {.from = from, .to = to};
+        const weft_checkpoint_reshard_options o =
+            WEFT_STRUCT(weft_checkpoint_reshard_options, .from = from, .to = to);
         char *list = NULL;
         ASSERT_OK(weft_checkpoint_sources(slices, rank, &o, 1, &list));
         for (int k = 0; k < ranks; k++) {

@@ -215,7 +215,7 @@ static void test_replicas(void **state) {
     const char *from =
         strategy_of(f, "s.json", "\"dev_matrix\": [2, 2, 1], \"tensor_map\": [1, 0]");
     const char *dir = in(f, "ms"), *out = in(f, "out");
-    weft_checkpoint_reshard_options o = {.from = from};
+    weft_checkpoint_reshard_options o = WEFT_STRUCT(weft_checkpoint_reshard_options, .from = from);
     char *text = NULL;
     for (int r = 0; r < 4; r++) put_slice(f, "ms", r, 2, (float)(4 * (r % 2)), NULL);
     ASSERT_OK(wefti_remove_tree(path_in(dir, "rank_1")));

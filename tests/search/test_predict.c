@@ -216,8 +216,8 @@ static void graphs_have_a_door_of_their_own(void **state) {
     (void)state;
     const weft_model_config config = tiny(WEFT_FAMILY_GPT2);
     weft_graph *g = built(&config, WEFT_USE_TRAIN, BATCH, 0, WEFT_F32);
-    const weft_predict_options o = {
-        .struct_bytes = sizeof(weft_predict_options), .machine = machine_text, .tokens = 64};
+    const weft_predict_options o =
+        WEFT_STRUCT(weft_predict_options, .machine = machine_text, .tokens = 64);
     weft_plan *plan = plan_of(4, 1, 1, 1, 1);
     weft_session_options s = weft_session_defaults();
     weft_prediction *one, *four;
@@ -238,7 +238,7 @@ static void wrong_questions_are_refused(void **state) {
     (void)state;
     model m = open_model(plan_of(4, 1, 1, 1, 0));
     weft_prediction *p = NULL;
-    weft_predict_options o = {.struct_bytes = sizeof(weft_predict_options), .machine = NULL};
+    weft_predict_options o = WEFT_STRUCT(weft_predict_options, .machine = NULL);
     const weft_slow_rank slow = {4, 2};
     ASSERT_FAILS(WEFT_E_ARG, "machine", weft_plan_predict(m.graph, m.plan, NULL, &o, &p));
     o.machine = "hosts=1 gpus=2 gpu=v100";

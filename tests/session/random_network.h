@@ -125,7 +125,7 @@ static inline weft_value net_heads(network *n, weft_value x, int64_t heads) {
 
 static inline weft_value layer_attention(network *n, weft_value x) {
     weft_graph *g = n->g;
-    weft_attention_options options = WEFT_ATTENTION_DEFAULT;
+    weft_attention_options options = weft_attention_defaults();
     int64_t kv = roll(&n->dice, 2) ? n->heads : n->heads % 2 ? 1 : n->heads / 2;
     options.causal = roll(&n->dice, 2);
     if (options.causal && roll(&n->dice, 4) == 0) options.window = 1 + roll(&n->dice, n->seq);
@@ -142,7 +142,7 @@ static inline weft_value layer_attention(network *n, weft_value x) {
         options.mask = net_param(n, "positions", 0.5, 4, (int64_t[]){1, heads, n->seq, n->seq});
         options.mask = weft_cell_end(g, weft_scale(g, options.mask, 0.5));
     }
-    weft_value y = NET_OP(n, weft_attention(g, q, k, v, options));
+    weft_value y = NET_OP(n, weft_attention(g, q, k, v, &options));
     y = NET_OP(n, weft_reshape(g, y, 3, (int64_t[]){n->batch, n->seq, n->heads * n->head}));
     return NET_OP(n, weft_add(g, x, net_linear(n, y, n->heads * n->head, n->hidden)));
 }
@@ -240,7 +240,7 @@ static inline weft_value layer_image(network *n, weft_value x) {
     int64_t groups = roll(&n->dice, 3) ? 1 : n->channels,
             out = n->channels * (1 + roll(&n->dice, 2)),
             kernel[2] = {1 + roll(&n->dice, 3), 1 + roll(&n->dice, 3)};
-    weft_conv_options options = WEFT_CONV_DEFAULT;
+    weft_conv_options options = weft_conv_defaults();
     options.groups = groups;
     for (int i = 0; i < 2; i++) {
         options.padding[i] = kernel[i] / 2;
@@ -253,7 +253,7 @@ static inline weft_value layer_image(network *n, weft_value x) {
     weft_cell_begin(g, "o%d", n->op++);
     weft_value w = net_param(n, "weight", 0.3, 4,
                              (int64_t[]){out, n->channels / groups, kernel[0], kernel[1]});
-    weft_value y = weft_cell_end(g, weft_conv2d(g, n->image, w, WEFT_NO_VALUE, options));
+    weft_value y = weft_cell_end(g, weft_conv2d(g, n->image, w, WEFT_NO_VALUE, &options));
     if (roll(&n->dice, 2)) {
         weft_init zeros = {WEFT_INIT_ZEROS, 0}, ones = {WEFT_INIT_CONSTANT, 1};
         weft_cell_begin(g, "o%d", n->op++);

@@ -189,8 +189,8 @@ static weft_status run_steps(weft_session *s, member *m) {
     TRY(read_weight(s, "w1", m->out.w1));
     TRY(read_weight(s, "w2", m->out.w2));
     if (m->tied) TRY(read_weight(s, "tied", &m->out.tied));
-    const weft_session_save_options how = {
-        .struct_bytes = sizeof(weft_session_save_options), .keep = 1, .sliced = m->sliced};
+    const weft_session_save_options how =
+        WEFT_STRUCT(weft_session_save_options, .keep = 1, .sliced = m->sliced);
     if (m->save_dir) TRY(weft_session_save(s, m->save_dir, &how));
     return m->save ? weft_session_save_local(s, m->save) : WEFT_OK;
 }
@@ -573,8 +573,7 @@ static weft_status refused_splits(void *context, weft_world *world) {
     o.plan = plan;
     TRY(make_graph(m, &g));
     TRY(weft_session_create(g, &o, &s));
-    const weft_session_save_options how = {.struct_bytes = sizeof(weft_session_save_options),
-                                           .sliced = true};
+    const weft_session_save_options how = WEFT_STRUCT(weft_session_save_options, .sliced = true);
     bool good = weft_session_split(s, "nothing", 0, 0, 0) == WEFT_E_NOT_FOUND &&
                 weft_session_split(s, "w1", WEFT_MAX_RANK, 0, 0) == WEFT_E_ARG &&
                 weft_session_split(s, "w1", 0, -1, 0) == WEFT_E_ARG;

@@ -152,10 +152,10 @@ static weft_graph *rows_graph(bool writes) {
     if (writes) {
         weft_state_update(g, cache, weft_cell_end(g, weft_cache_write(g, cache, x, places)));
     } else {
-        weft_attention_options o = WEFT_ATTENTION_DEFAULT;
+        weft_attention_options o = weft_attention_defaults();
         o.causal = true;
         o.position = places;
-        weft_output(g, "y", weft_cell_end(g, weft_attention(g, x, cache, cache, o)));
+        weft_output(g, "y", weft_cell_end(g, weft_attention(g, x, cache, cache, &o)));
     }
     ASSERT_OK(weft_graph_status(g));
     return g;

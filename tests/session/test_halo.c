@@ -34,10 +34,10 @@ static weft_status make_graph(const grid *t, weft_graph **out) {
         halo[m] = weft_halo_on_grid(t->rows, t->columns, m, (int64_t[]){TOP, TOP, LEFT, LEFT});
     bool one = t->rows * t->columns == 1;
     if (!one) x = weft_graph_halo_exchange(g, x, (weft_ranks){RANKS, 1}, halo, halo);
-    weft_conv_options options = WEFT_CONV_DEFAULT;
+    weft_conv_options options = weft_conv_defaults();
     options.padding[0] = one ? TOP : 0;
     options.padding[1] = one ? LEFT : 0;
-    weft_value y = weft_conv2d(g, x, w, WEFT_NO_VALUE, options);
+    weft_value y = weft_conv2d(g, x, w, WEFT_NO_VALUE, &options);
     weft_value c = weft_input(g, "c", weft_value_desc(g, y));
     weft_output(g, "y", y);
     weft_loss(g, weft_sum(g, weft_mul(g, y, c), 0, NULL, false));

@@ -34,7 +34,7 @@ static bool learns_mask(const trial *t) {
 static weft_graph *make_graph(const trial *t) {
     weft_graph *g;
     weft_init init = {WEFT_INIT_NORMAL, 1.0};
-    weft_attention_options options = WEFT_ATTENTION_DEFAULT;
+    weft_attention_options options = weft_attention_defaults();
     ASSERT_OK(weft_graph_create(&g));
     weft_desc of_mask = WEFT_DESC(t->dtype, t->mask_batch, t->mask_heads, t->queries, t->keys);
     weft_desc of_q = WEFT_DESC(t->dtype, BATCH, t->queries, HEADS, DIM);
@@ -46,7 +46,7 @@ static weft_graph *make_graph(const trial *t) {
     options.mask =
         learns_mask(t) ? weft_param(g, "mask", of_mask, init) : weft_input(g, "mask", of_mask);
     weft_cell_begin(g, "attn");
-    weft_value o = weft_cell_end(g, weft_attention(g, q, k, v, options));
+    weft_value o = weft_cell_end(g, weft_attention(g, q, k, v, &options));
     weft_output(g, "o", o);
     weft_loss(g, weft_mse(g, o, target));
     if (weft_graph_status(g) < 0) fail_msg("%s", weft_graph_message(g));

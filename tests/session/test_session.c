@@ -175,13 +175,13 @@ static weft_graph *merged_model(int64_t batch, int kind) {
     weft_value target = weft_input(g, "target", WEFT_DESC(WEFT_F32, batch, SEQ, WIDE));
     weft_value w = weft_param(g, "w", WEFT_DESC(WEFT_F32, WIDE, WIDE), init);
     x = weft_add(g, x, weft_scale(g, table, 0.0));
-    weft_attention_options options = WEFT_ATTENTION_DEFAULT;
+    weft_attention_options options = weft_attention_defaults();
     options.dropout = 0.4;
     weft_value y = kind == IN_FRONT ? weft_reshape(g, x, 3, (int64_t[]){1, rows, WIDE})
                                     : weft_reshape(g, x, 2, (int64_t[]){rows, WIDE});
     y = weft_dropout(g, weft_linear(g, y, w, WEFT_NO_VALUE, false), 0.4);
     y = weft_reshape(g, y, 4, (int64_t[]){windows, WINDOW, HEADS, WIDE / HEADS});
-    y = weft_attention(g, y, y, y, options);
+    y = weft_attention(g, y, y, y, &options);
     weft_loss(g, weft_mse(g, weft_reshape(g, y, 3, (int64_t[]){batch, SEQ, WIDE}), target));
     if (weft_graph_status(g) < 0) fail_msg("%s", weft_graph_message(g));
     return g;

@@ -80,10 +80,8 @@ static weft_status each_tensor(weft_session *s, int rank, bool compare) {
 
 /* At the begin of step 1 the session is saved; the last steps overlap with it if `together`. */
 static weft_status save_at(weft_session *s, const run *r, int step) {
-    const weft_session_save_options options = {.struct_bytes = sizeof(weft_session_save_options),
-                                               .position = 40 + step,
-                                               .keep = 2,
-                                               .sliced = sliced};
+    const weft_session_save_options options =
+        WEFT_STRUCT(weft_session_save_options, .position = 40 + step, .keep = 2, .sliced = sliced);
     if (step == STEPS) return weft_session_save_wait(s);
     if (step != at_step) return WEFT_OK;
     WEFT_TRY(each_tensor(s, r->rank, false));
@@ -265,9 +263,8 @@ static void keeps_and_refuses(void **state) {
     (void)state;
     weft_graph *g = small_graph(64), *other = small_graph(32);
     weft_session *s = small_session(g, 1), *t = small_session(other, 1);
-    const weft_session_save_options two = {.struct_bytes = sizeof(weft_session_save_options),
-                                           .keep = 2},
-                                    bad = {.struct_bytes = sizeof bad, .keep = -1};
+    const weft_session_save_options two = WEFT_STRUCT(weft_session_save_options, .keep = 2),
+                                    bad = WEFT_STRUCT(weft_session_save_options, .keep = -1);
     int64_t position = 7;
     ASSERT_FAILS(WEFT_E_NOT_FOUND, "/nowhere/at/all",
                  weft_session_load(s, "/nowhere/at/all", -1, NULL));

@@ -191,13 +191,10 @@ static inline void on_note(void *context, const char *text) {
 }
 
 static inline weft_status run_job(const weft_job *job, record *r) {
-    weft_train_events events = {.context = r,
-                                .start = on_start,
-                                .step = on_step,
-                                .validation = on_validation,
-                                .checkpoint = on_checkpoint,
-                                .note = on_note,
-                                .stop = &r->stop};
+    weft_train_events events =
+        WEFT_STRUCT(weft_train_events, .context = r, .start = on_start, .step = on_step,
+                    .validation = on_validation, .checkpoint = on_checkpoint, .note = on_note,
+                    .stop = &r->stop);
     return weft_train_run(job, &events, &r->result);
 }
 

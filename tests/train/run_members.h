@@ -12,13 +12,10 @@ typedef struct member {
 
 static inline weft_status run_member(void *context, weft_world *world) {
     member *m = context;
-    weft_train_events events = {.context = &m->record,
-                                .start = on_start,
-                                .step = on_step,
-                                .validation = on_validation,
-                                .checkpoint = on_checkpoint,
-                                .note = on_note,
-                                .stop = &m->record.stop};
+    weft_train_events events =
+        WEFT_STRUCT(weft_train_events, .context = &m->record, .start = on_start, .step = on_step,
+                    .validation = on_validation, .checkpoint = on_checkpoint, .note = on_note,
+                    .stop = &m->record.stop);
     return weft_train_run_in(world, m->job, &events, &m->record.result);
 }
 

@@ -192,11 +192,9 @@ typedef struct member {
 
 static weft_status run_member(void *context, weft_world *world) {
     member *m = context;
-    weft_train_events events = {.context = &m->record,
-                                .start = on_start,
-                                .step = on_step,
-                                .note = on_note,
-                                .stop = &m->record.stop};
+    weft_train_events events =
+        WEFT_STRUCT(weft_train_events, .context = &m->record, .start = on_start, .step = on_step,
+                    .note = on_note, .stop = &m->record.stop);
     return weft_train_run_in(world, m->job, &events, &m->record.result);
 }
 

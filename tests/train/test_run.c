@@ -149,12 +149,9 @@ static double loss_by_hand(const char *directory, int64_t *out_samples) {
     ASSERT_OK(weft_model_build(&config, WEFT_USE_EVAL, 1, 0, WEFT_F32, &graph));
     ASSERT_OK(weft_session_create(graph, &o, &session));
     ASSERT_OK(wefti_pretrained_load(session, &config, directory));
-    weft_data_options d = {.format = "text",
-                           .path = in_root("text"),
-                           .validation_fraction = 0.1,
-                           .tokenizer = "bytes",
-                           .context = config.context,
-                           .vocab = config.vocab};
+    weft_data_options d = WEFT_STRUCT(weft_data_options, .format = "text", .path = in_root("text"),
+                                      .validation_fraction = 0.1, .tokenizer = "bytes",
+                                      .context = config.context, .vocab = config.vocab);
     weft_data *data;
     ASSERT_OK(weft_data_open(&d, &data));
     *out_samples = weft_data_samples(data, WEFT_DATA_VALIDATION);

@@ -88,11 +88,9 @@ static void checkpoints_keep_the_tokenizer(void **state) {
     add_words(&w, WITH(dir_word("tokens"), "checkpoint.every=5", "train.steps=10"));
     weft_job *job = job_of(&w);
     record r = {.first = 0};
-    weft_train_events events = {.context = &r,
-                                .step = remove_tokenizer,
-                                .checkpoint = on_checkpoint,
-                                .note = on_note,
-                                .stop = &r.stop};
+    weft_train_events events =
+        WEFT_STRUCT(weft_train_events, .context = &r, .step = remove_tokenizer,
+                    .checkpoint = on_checkpoint, .note = on_note, .stop = &r.stop);
     ASSERT_OK(weft_train_run(job, &events, &r.result));
     weft_job_free(job);
     assert_int_equal(r.checkpoints, 2);
@@ -135,8 +133,8 @@ static void a_directory_that_goes_is_locked_again(void **state) {
     add_words(&w, WITH(dir_word("gone"), "checkpoint.every=5", "train.steps=15"));
     weft_job *job = job_of(&w);
     record r = {.first = 0};
-    weft_train_events events = {
-        .context = &r, .step = on_step, .checkpoint = remove_directory, .note = on_note};
+    weft_train_events events = WEFT_STRUCT(weft_train_events, .context = &r, .step = on_step,
+                                           .checkpoint = remove_directory, .note = on_note);
     ASSERT_OK(weft_train_run(job, &events, &r.result));
     weft_job_free(job);
     int64_t newest;
@@ -161,8 +159,8 @@ static void a_directory_of_another_run_is_left_alone(void **state) {
     add_words(&w, WITH(dir_word("replaced"), "checkpoint.every=5", "train.steps=15"));
     weft_job *job = job_of(&w);
     record r = {.first = 0};
-    weft_train_events events = {
-        .context = &r, .step = on_step, .checkpoint = replace_directory, .note = on_note};
+    weft_train_events events = WEFT_STRUCT(weft_train_events, .context = &r, .step = on_step,
+                                           .checkpoint = replace_directory, .note = on_note);
     ASSERT_FAILS(WEFT_E_ARG, "step 15", weft_train_run(job, &events, &r.result));
     weft_job_free(job);
     assert_note(&r, "step 10");
@@ -302,11 +300,9 @@ static void a_missed_checkpoint_does_not_end_the_run(void **state) {
     add_words(&w, WITH(dir_word("space"), "checkpoint.every=5", "checkpoint.keep=9"));
     weft_job *job = job_of(&w);
     record r = {.first = 0};
-    weft_train_events events = {.context = &r,
-                                .step = on_step,
-                                .checkpoint = checkpoint_then_full_disk,
-                                .note = note_then_space,
-                                .stop = &r.stop};
+    weft_train_events events = WEFT_STRUCT(weft_train_events, .context = &r, .step = on_step,
+                                           .checkpoint = checkpoint_then_full_disk,
+                                           .note = note_then_space, .stop = &r.stop);
     ASSERT_OK(weft_train_run(job, &events, &r.result));
     weft_job_free(job);
     assert_note(&r, "step 10");

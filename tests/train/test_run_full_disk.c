@@ -60,7 +60,7 @@ static void note_then_space(void *context, const char *text) {
 
 static weft_status run_rank(void *context, weft_world *world) {
     rank_run *r = context;
-    weft_train_events e = {.context = r, .stop = &r->record.stop};
+    weft_train_events e = WEFT_STRUCT(weft_train_events, .context = r, .stop = &r->record.stop);
     if (r->leads) {
         e.step = step_then_full;
         e.checkpoint = checkpoint_then_full;

@@ -111,7 +111,8 @@ static void what_a_run_writes_is_json(void **state) {
     (void)snprintf(trace, sizeof trace, "%s", in_root("comma.trace"));
     NEEDS_A_COMMA();
     weft_job *job = job_of(&w);
-    weft_train_events events = {.context = &r, .step = on_step, .trace = trace};
+    weft_train_events events =
+        WEFT_STRUCT(weft_train_events, .context = &r, .step = on_step, .trace = trace);
     ASSERT_OK(weft_train_run(job, &events, &r.result));
     weft_job_free(job);
     assert_int_equal(parse_lines(in_root("comma.jsonl")), 6);
@@ -140,10 +141,8 @@ static void a_prediction_writes_the_same(void **state) {
     (void)snprintf(page, sizeof page, "%s", in_root("comma.html"));
     (void)snprintf(trace, sizeof trace, "%s", in_root("predicted.trace"));
     for (int comma = 0; comma < 2; comma++) {
-        const weft_predict_options o = {.struct_bytes = sizeof(weft_predict_options),
-                                        .machine = "v100",
-                                        .report = page,
-                                        .trace = trace};
+        const weft_predict_options o =
+            WEFT_STRUCT(weft_predict_options, .machine = "v100", .report = page, .trace = trace);
         weft_prediction *p;
         if (comma) NEEDS_A_COMMA();
         ASSERT_OK(weft_job_predict(job, &o, &p));

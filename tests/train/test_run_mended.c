@@ -45,12 +45,9 @@ static void see_note(void *context, const char *text) {
 }
 
 static weft_status run_process(mended_rank *x) {
-    const weft_train_events events = {.context = x,
-                                      .step = count_step,
-                                      .validation = count_validation,
-                                      .checkpoint = see_checkpoint,
-                                      .note = see_note,
-                                      .stop = &x->record.stop};
+    const weft_train_events events = WEFT_STRUCT(
+        weft_train_events, .context = x, .step = count_step, .validation = count_validation,
+        .checkpoint = see_checkpoint, .note = see_note, .stop = &x->record.stop);
     return weft_train_run_in(x->seat->world, x->job, &events, &x->record.result);
 }
 

@@ -254,8 +254,9 @@ static void a_full_disk_costs_the_metrics_only(void **state) {
     add_word(&w, "%s", dir_word("full"));
     weft_job *job = job_of(&w);
     record r = {.first = 0};
-    weft_train_events events = {
-        .context = &r, .step = step_then_full_disk, .note = note_then_space, .stop = &r.stop};
+    weft_train_events events =
+        WEFT_STRUCT(weft_train_events, .context = &r, .step = step_then_full_disk,
+                    .note = note_then_space, .stop = &r.stop);
     ASSERT_FAILS(WEFT_E_IO, "full.jsonl|No space", weft_train_run(job, &events, &r.result));
     weft_job_free(job);
     assert_note(&r, "full.jsonl|No space");

@@ -333,11 +333,9 @@ static void end_at_step_3(void *context, const weft_train_step *s) {
 
 static weft_status run_ending(void *context, weft_world *world) {
     member *m = context;
-    weft_train_events events = {.context = &m->record,
-                                .step = end_at_step_3,
-                                .checkpoint = on_checkpoint,
-                                .note = on_note,
-                                .stop = &m->record.stop};
+    weft_train_events events =
+        WEFT_STRUCT(weft_train_events, .context = &m->record, .step = end_at_step_3,
+                    .checkpoint = on_checkpoint, .note = on_note, .stop = &m->record.stop);
     if (weft_world_rank(world) == 0) that_ends = world;
     return weft_train_run_in(world, m->job, &events, &m->record.result);
 }
@@ -377,11 +375,9 @@ static void ask_at_step_9(void *context, const weft_train_step *s) {
 
 static weft_status run_asking(void *context, weft_world *world) {
     member *m = context;
-    weft_train_events events = {.context = &m->record,
-                                .step = ask_at_step_9,
-                                .checkpoint = on_checkpoint,
-                                .note = on_note,
-                                .stop = &m->record.stop};
+    weft_train_events events =
+        WEFT_STRUCT(weft_train_events, .context = &m->record, .step = ask_at_step_9,
+                    .checkpoint = on_checkpoint, .note = on_note, .stop = &m->record.stop);
     return weft_train_run_in(world, m->job, &events, &m->record.result);
 }
 

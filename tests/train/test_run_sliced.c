@@ -408,7 +408,8 @@ static void tell_step(void *context, const weft_train_step *s) {
 
 static weft_status run_telling(void *context, weft_world *world) {
     member *m = context;
-    weft_train_events events = {.context = &m->record, .step = tell_step};
+    weft_train_events events =
+        WEFT_STRUCT(weft_train_events, .context = &m->record, .step = tell_step);
     return weft_train_run_in(world, m->job, &events, &m->record.result);
 }
 

@@ -44,7 +44,8 @@ static void hear(const char *const *more, told *x) {
     words w = tiny_gpt2();
     add_words(&w, more);
     weft_job *job = job_of(&w);
-    const weft_train_events events = {.context = x, .step = hear_step, .stop = &x->r.stop};
+    const weft_train_events events =
+        WEFT_STRUCT(weft_train_events, .context = x, .step = hear_step, .stop = &x->r.stop);
     *x = (told){.resident = 0};
     ASSERT_OK(weft_train_run(job, &events, &x->r.result));
     weft_job_free(job);
@@ -160,7 +161,7 @@ static void a_trace_has_them(void **state) {
                        "checkpoint.every=2", dir_word("traced")));
     weft_job *job = job_of(&w);
     weft_train_result result;
-    const weft_train_events events = {.trace = in_root("trace.json")};
+    const weft_train_events events = WEFT_STRUCT(weft_train_events, .trace = in_root("trace.json"));
     char *text;
     int64_t bytes;
     wefti_arena *arena;

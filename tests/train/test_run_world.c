@@ -187,10 +187,9 @@ static void signal_at_step_4(void *context, const weft_train_step *s) {
 
 static weft_status run_signalled(void *context, weft_world *world) {
     member *m = context;
-    weft_train_events events = {.context = &m->record,
-                                .step = signal_at_step_4,
-                                .checkpoint = on_checkpoint,
-                                .stop = &m->record.stop};
+    weft_train_events events =
+        WEFT_STRUCT(weft_train_events, .context = &m->record, .step = signal_at_step_4,
+                    .checkpoint = on_checkpoint, .stop = &m->record.stop);
     if (m == signalled) signalled_thread = pthread_self();
     TRY(weft_barrier(world, NULL)); /* the thread is known to rank 0 */
     return weft_train_run_in(world, m->job, &events, &m->record.result);
@@ -496,7 +495,8 @@ static void fail_at_step_2(void *context, const weft_train_step *s) {
 
 static weft_status run_failing_member(void *context, weft_world *world) {
     member *m = context;
-    weft_train_events events = {.context = &m->record, .step = fail_at_step_2};
+    weft_train_events events =
+        WEFT_STRUCT(weft_train_events, .context = &m->record, .step = fail_at_step_2);
     if (weft_world_rank(world) == 0) that_fails = world;
     return weft_train_run_in(world, m->job, &events, &m->record.result);
 }

@@ -56,10 +56,9 @@ static void print_text(const weft_eval_result *r) {
 
 static int evaluate(weft_world *world, int rank, const weft_job *job, const void *context) {
     const eval_options *values = context;
-    weft_eval_options how = {.checkpoint = values->checkpoint,
-                             .data = values->data,
-                             .labels = values->labels,
-                             .events = {.note = cli_trained_note}};
+    weft_eval_options how =
+        WEFT_STRUCT(weft_eval_options, .checkpoint = values->checkpoint, .data = values->data,
+                    .labels = values->labels, .events = {.note = cli_trained_note});
     weft_eval_result result;
     if (weft_eval_run(world, job, &how, &result) < 0) return cli_failed_rank(rank);
     if (rank == 0) (values->json ? print_json : print_text)(&result);

@@ -144,15 +144,11 @@ static void print_end(const weft_generation *done) {
 }
 
 weft_generate_options cli_generate_how(const cli_generate_options *values) {
-    return (weft_generate_options){.tokens = values->tokens,
-                                   .temperature = values->temperature,
-                                   .top_k = values->top_k,
-                                   .top_p = values->top_p,
-                                   .min_p = values->min_p,
-                                   .repetition_penalty = values->repetition_penalty,
-                                   .stop_texts = values->stop.items,
-                                   .stop_count = values->stop.count,
-                                   .seed = (uint64_t)values->seed};
+    return WEFT_STRUCT(
+        weft_generate_options, .tokens = values->tokens, .temperature = values->temperature,
+        .top_k = values->top_k, .top_p = values->top_p, .min_p = values->min_p,
+        .repetition_penalty = values->repetition_penalty, .stop_texts = values->stop.items,
+        .stop_count = values->stop.count, .seed = (uint64_t)values->seed);
 }
 
 /* Of several processes, rank 0 has the prompt and shows the text. */
@@ -164,13 +160,10 @@ static int generate_one(weft_world *world, const weft_plan *plan, const char *ch
     const int rank = world ? weft_world_rank(world) : 0;
     /* Room for every token of the prompt (see weft_tokenizer_encode), of its beginning, and of the
      * text. */
-    weft_generator_options open = {.threads = (int)values->threads,
-                                   .tokenizer = values->tokenizer,
-                                   .devices = (int)values->devices,
-                                   .plan = plan,
-                                   .world = world,
-                                   .precision = values->dtype,
-                                   .context = 4 * (int64_t)prompt->used + 68 + values->tokens};
+    weft_generator_options open = WEFT_STRUCT(
+        weft_generator_options, .threads = (int)values->threads, .tokenizer = values->tokenizer,
+        .devices = (int)values->devices, .plan = plan, .world = world, .precision = values->dtype,
+        .context = 4 * (int64_t)prompt->used + 68 + values->tokens);
     weft_generate_options how = cli_generate_how(values);
     how.context = &o;
     how.text = rank == 0 ? show : NULL;
@@ -215,9 +208,8 @@ static int generate_across(const weft_launcher *launcher, const weft_plan *plan,
                            const char *checkpoint, const cli_generate_options *values,
                            const buffer *prompt) {
     weft_world *world;
-    weft_world_options options = {.struct_bytes = sizeof(weft_world_options),
-                                  .links = "",
-                                  .identity = "program = weft generate"};
+    weft_world_options options =
+        WEFT_STRUCT(weft_world_options, .links = "", .identity = "program = weft generate");
     const weft_status joined = weft_world_join(&options, &world);
     if (joined < 0) return cli_failed_to_join(launcher->rank, joined);
     int code = generate(world, plan, checkpoint, values, prompt);

@@ -71,11 +71,10 @@ static int failed(weft_status status, const char *output, int rank) {
 
 static int compute(weft_world *world, int rank, const weft_job *job, const void *context) {
     const infer_options *values = context;
-    const weft_infer_files files = {.checkpoint = values->checkpoint,
-                                    .input = values->input,
-                                    .output = values->output,
-                                    .batch = values->rows,
-                                    .events = {.note = cli_trained_note, .stop = asked(rank)}};
+    const weft_infer_files files =
+        WEFT_STRUCT(weft_infer_files, .checkpoint = values->checkpoint, .input = values->input,
+                    .output = values->output, .batch = values->rows,
+                    .events = {.note = cli_trained_note, .stop = asked(rank)});
     weft_infer_files_result result;
     const weft_status status = weft_infer_files_run(world, job, &files, &result);
     if (status < 0) return failed(status, values->output, rank);
@@ -85,9 +84,9 @@ static int compute(weft_world *world, int rank, const weft_job *job, const void 
 
 static int export(weft_world *world, int rank, const weft_job *job, const void *context) {
     const infer_options *values = context;
-    const weft_infer_options options = {.checkpoint = values->checkpoint,
-                                        .batch = values->rows,
-                                        .events = {.note = cli_trained_note, .stop = asked(rank)}};
+    const weft_infer_options options =
+        WEFT_STRUCT(weft_infer_options, .checkpoint = values->checkpoint, .batch = values->rows,
+                    .events = {.note = cli_trained_note, .stop = asked(rank)});
     weft_infer *infer;
     weft_status status = weft_infer_open(world, job, &options, &infer);
     if (status < 0) return failed(status, values->export, rank);

@@ -31,7 +31,7 @@ static int use_across(int rank, const weft_job *job, const char *program, cli_tr
                       const void *values) {
     weft_world *world;
     char *identity = NULL;
-    weft_world_options options = {.struct_bytes = sizeof(weft_world_options), .links = ""};
+    weft_world_options options = WEFT_STRUCT(weft_world_options, .links = "");
     if (job) options.links = *job->parallel.links ? job->parallel.links : job->machine;
     if (job && weft_job_identity(job, program, &identity) < 0) return cli_failed_rank(rank);
     options.identity = identity;

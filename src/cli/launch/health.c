@@ -91,13 +91,10 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (left) return cli_usage(verb, "health takes no arguments, but got '%s'", words[0]);
     if (v.job && (v.scheduler || v.standby))
         return cli_usage(verb, "--job NAME stands in place of --scheduler and --standby");
-    const weft_health_options o = {.job = v.job,
-                                   .scheduler = v.scheduler,
-                                   .standby = v.standby,
-                                   .secret_file = v.secret,
-                                   .tls = v.tls,
-                                   .timeout_seconds = v.timeout,
-                                   .limit_seconds = v.within};
+    const weft_health_options o =
+        WEFT_STRUCT(weft_health_options, .job = v.job, .scheduler = v.scheduler,
+                    .standby = v.standby, .secret_file = v.secret, .tls = v.tls,
+                    .timeout_seconds = v.timeout, .limit_seconds = v.within);
     weft_health health;
     const weft_status status = weft_health_ask(&o, &health);
     if (status < 0) return failed(status);

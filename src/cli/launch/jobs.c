@@ -35,8 +35,8 @@ static weft_status ask(const weft_jobs *jobs, double timeout, weft_health_answer
     for (int i = 0; i < jobs->count; i++)
         if (!jobs->job[i].elsewhere)
             questions[asked++] =
-                (weft_health_options){.job = jobs->job[i].name,
-                                      .timeout_seconds = timeout > 0 ? timeout : timeout_seconds};
+                WEFT_STRUCT(weft_health_options, .job = jobs->job[i].name,
+                            .timeout_seconds = timeout > 0 ? timeout : timeout_seconds);
     const weft_status status = weft_health_ask_all(questions, asked, answers);
     for (int i = 0, k = 0; i < jobs->count; i++) {
         static const weft_health unknown;

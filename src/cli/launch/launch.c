@@ -247,24 +247,14 @@ static void tell(void *context, const char *text) {
 /* A scheduler that runs alone. */
 static int schedule(launch_options *v) {
     char *table = NULL;
-    const weft_launch_options o = {.processes = (int)v->processes,
-                                   .hosts = (int)v->hosts,
-                                   .scheduler = v->scheduler,
-                                   .standby = v->standby,
-                                   .scheduler_elsewhere = true,
-                                   .rank_table = v->rank_table,
-                                   .server_id = v->server_id,
-                                   .secret_file = v->secret,
-                                   .interface = v->interface,
-                                   .tls = v->tls,
-                                   .join_seconds = v->timeout,
-                                   .heartbeat_seconds = v->heartbeat,
-                                   .wait_seconds = v->wait,
-                                   .restarts = (int)v->restart,
-                                   .restart_window_seconds = v->restart_window,
-                                   .stop_signal = &stop_signal,
-                                   .stop_count = &stop_count,
-                                   .events = {.note = tell}};
+    const weft_launch_options o = WEFT_STRUCT(
+        weft_launch_options, .processes = (int)v->processes, .hosts = (int)v->hosts,
+        .scheduler = v->scheduler, .standby = v->standby, .scheduler_elsewhere = true,
+        .rank_table = v->rank_table, .server_id = v->server_id, .secret_file = v->secret,
+        .interface = v->interface, .tls = v->tls, .join_seconds = v->timeout,
+        .heartbeat_seconds = v->heartbeat, .wait_seconds = v->wait, .restarts = (int)v->restart,
+        .restart_window_seconds = v->restart_window, .stop_signal = &stop_signal,
+        .stop_count = &stop_count, .events = {.note = tell});
     allow_files(v->processes, v->hosts > 0 ? v->hosts : 1);
     cli_ignore_announcements();
     cli_catch_signals(on_signal, true);
@@ -284,39 +274,22 @@ static int launch(const launch_options *v) {
     launch_show show = {
         .json = v->json, .tail = tail, .prefix = strspn(tail, "0123456789") != strlen(tail)};
     self[bytes > 0 ? bytes : 0] = '\0';
-    weft_launch_options o = {
-        .command = (const char *const *)v->command,
-        .self = *self ? self : NULL,
-        .processes = (int)v->processes,
-        .hosts = (int)v->hosts,
-        .host_rank = (int)v->host_rank,
-        .scheduler = v->scheduler,
-        .standby = v->standby,
-        .scheduler_elsewhere = v->no_scheduler,
-        .rank_table = v->rank_table,
+    weft_launch_options o = WEFT_STRUCT(
+        weft_launch_options, .command = (const char *const *)v->command,
+        .self = *self ? self : NULL, .processes = (int)v->processes, .hosts = (int)v->hosts,
+        .host_rank = (int)v->host_rank, .scheduler = v->scheduler, .standby = v->standby,
+        .scheduler_elsewhere = v->no_scheduler, .rank_table = v->rank_table,
         .server_id = v->server_id,
         .log_dir = v->no_logs ? NULL
                    : v->logs  ? v->logs
                               : default_logs(logs),
-        .secret_file = v->secret,
-        .interface = v->interface,
-        .tls = v->tls,
-        .settings = v->settings.items,
-        .bind_cores = v->bind && !strcmp(v->bind, "cores"),
-        .join_seconds = v->timeout,
-        .heartbeat_seconds = v->heartbeat,
-        .wait_seconds = v->wait,
-        .grace_seconds = v->grace,
-        .restarts = (int)v->restart,
-        .restart_window_seconds = v->restart_window,
-        .on_restart = v->on_restart,
-        .spare = v->spare,
-        .add = v->add,
-        .job = v->job,
-        .stop_signal = &stop_signal,
-        .stop_count = &stop_count,
-        .events = launch_show_events(&show),
-    };
+        .secret_file = v->secret, .interface = v->interface, .tls = v->tls,
+        .settings = v->settings.items, .bind_cores = v->bind && !strcmp(v->bind, "cores"),
+        .join_seconds = v->timeout, .heartbeat_seconds = v->heartbeat, .wait_seconds = v->wait,
+        .grace_seconds = v->grace, .restarts = (int)v->restart,
+        .restart_window_seconds = v->restart_window, .on_restart = v->on_restart, .spare = v->spare,
+        .add = v->add, .job = v->job, .stop_signal = &stop_signal, .stop_count = &stop_count,
+        .events = launch_show_events(&show));
     weft_launch_result result;
     allow_files(v->processes, v->hosts > 0 ? v->hosts : 1);
     cli_catch_signals(on_signal, true);

@@ -109,12 +109,10 @@ static int parse_words(const cli_verb *verb, const simulate_options *values, dis
 /* ---- the verb ---- */
 
 static int simulate(const simulate_options *values, const disturbed *x) {
-    const weft_predict_options o = {.struct_bytes = sizeof(weft_predict_options),
-                                    .disturbances = x->all,
-                                    .trace = values->trace,
-                                    .report = values->report,
-                                    .title = values->source.path ? values->source.path
-                                                                 : values->source.model};
+    const weft_predict_options o =
+        WEFT_STRUCT(weft_predict_options, .disturbances = x->all, .trace = values->trace,
+                    .report = values->report,
+                    .title = values->source.path ? values->source.path : values->source.model);
     weft_prediction *p;
     weft_job *job;
     if (values->trace && !cli_can_write(values->trace)) return cli_failed();

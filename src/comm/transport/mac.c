@@ -265,21 +265,11 @@ weft_status wefti_mac_transport(const wefti_mac_options *o, weft_transport *out)
         mac_close(s);
         return status;
     }
-    *out = (weft_transport){.struct_bytes = sizeof(weft_transport),
-                            .name = o->encrypts ? "tls" : "mac",
-                            .context = s,
-                            .rank = o->rank,
-                            .size = o->size,
-                            .any_thread = true,
-                            .request_bytes = sizeof(wefti_mac_request),
-                            .send = mac_send,
-                            .receive = mac_receive,
-                            .test = mac_test,
-                            .cancel = mac_cancel,
-                            .exchange = mac_exchange,
-                            .close = mac_close,
-                            .abandon = mac_abandon,
-                            .moved = mac_moved};
+    *out = WEFT_STRUCT(
+        weft_transport, .name = o->encrypts ? "tls" : "mac", .context = s, .rank = o->rank,
+        .size = o->size, .any_thread = true, .request_bytes = sizeof(wefti_mac_request),
+        .send = mac_send, .receive = mac_receive, .test = mac_test, .cancel = mac_cancel,
+        .exchange = mac_exchange, .close = mac_close, .abandon = mac_abandon, .moved = mac_moved);
     return WEFT_OK;
 }
 

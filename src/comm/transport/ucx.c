@@ -477,20 +477,10 @@ weft_status wefti_ucx_transport(int32_t rank, int32_t size, const wefti_exchange
         ucx_close(s);
         return wefti_adopt(status, message);
     }
-    *out = (weft_transport){.struct_bytes = sizeof(weft_transport),
-                            .name = "ucx",
-                            .context = s,
-                            .rank = rank,
-                            .size = size,
-                            .any_thread = true,
-                            .request_bytes = sizeof(ucx_request),
-                            .send = ucx_send,
-                            .receive = ucx_receive,
-                            .test = ucx_test,
-                            .cancel = ucx_cancel,
-                            .exchange = ucx_exchange,
-                            .close = ucx_close,
-                            .abandon = ucx_abandon};
+    *out = WEFT_STRUCT(weft_transport, .name = "ucx", .context = s, .rank = rank, .size = size,
+                       .any_thread = true, .request_bytes = sizeof(ucx_request), .send = ucx_send,
+                       .receive = ucx_receive, .test = ucx_test, .cancel = ucx_cancel,
+                       .exchange = ucx_exchange, .close = ucx_close, .abandon = ucx_abandon);
     return WEFT_OK;
 }
 

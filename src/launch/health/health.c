@@ -179,13 +179,17 @@ weft_status wefti_job_place_of(const char *name, const char *scheduler, const ch
 
 /* One question, of those that are asked at once. */
 typedef struct asked {
+    weft_health_options options;
     wefti_job_place place;
     wefti_question *question; /* NULL: it could not be asked */
 } asked;
 
-static weft_status begin(const weft_health_options *o, asked *to) {
+static weft_status begin(const void *given, asked *to) {
     wefti_settings set;
+    const weft_health_options *o = &to->options;
     const wefti_job_place *place = &to->place;
+    to->options = weft_health_defaults();
+    WEFT_TRY(wefti_struct_take("weft_health_options", given, &to->options));
     WEFT_TRY(wefti_job_place_of(o->job, o->scheduler, o->standby, &to->place));
     WEFT_TRY(wefti_settings_find(&set));
     const char *secret = o->secret_file        ? o->secret_file
@@ -205,12 +209,12 @@ static weft_status begin(const weft_health_options *o, asked *to) {
     return status;
 }
 
-static weft_status end(const weft_health_options *o, asked *from, weft_health *out) {
+static weft_status end(asked *from, weft_health *out) {
     wefti_job_health job;
     wefti_rank_health *rank;
     bool by_standby;
     WEFT_TRY(wefti_question_end(from->question, &job, &rank, &by_standby));
-    weft_status status = wefti_health_judge(&job, rank, o->limit_seconds, out);
+    weft_status status = wefti_health_judge(&job, rank, from->options.limit_seconds, out);
     wefti_free(rank);
     WEFT_TRY(status);
     out->scheduler = wefti_strdup(by_standby ? from->place.standby : from->place.scheduler);
@@ -220,12 +224,10 @@ static weft_status end(const weft_health_options *o, asked *from, weft_health *o
 }
 
 weft_status weft_health_ask(const weft_health_options *options, weft_health *out) {
-    static const weft_health_options defaults;
     asked one;
     *out = (weft_health){0};
-    if (!options) options = &defaults;
     WEFT_TRY(begin(options, &one));
-    return end(options, &one, out);
+    return end(&one, out);
 }
 
 static void note_failure(weft_health_answer *of, weft_status status) {
@@ -236,12 +238,16 @@ static void note_failure(weft_health_answer *of, weft_status status) {
 weft_status weft_health_ask_all(const weft_health_options *options, int count,
                                 weft_health_answer *out) {
     asked *all;
+    weft_health_options first = weft_health_defaults();
+    const char *at = (const char *)options;
     for (int i = 0; i < count; i++) out[i] = (weft_health_answer){0};
     if (count <= 0) return WEFT_OK;
+    WEFT_TRY(wefti_struct_take("weft_health_options", options, &first));
     WEFT_NEW_ARRAY(all, asked, count);
-    for (int i = 0; i < count; i++) note_failure(&out[i], begin(&options[i], &all[i]));
+    for (int i = 0; i < count; i++, at += options->struct_bytes) /* of the caller's headers */
+        note_failure(&out[i], begin(at, &all[i]));
     for (int i = 0; i < count; i++)
-        if (all[i].question) note_failure(&out[i], end(&options[i], &all[i], &out[i].health));
+        if (all[i].question) note_failure(&out[i], end(&all[i], &out[i].health));
     wefti_free(all);
     for (int i = 0; i < count; i++) {
         if (out[i].status >= 0 || out[i].error) continue;

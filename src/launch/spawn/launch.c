@@ -311,8 +311,10 @@ static void free_launch(wefti_launch *l) {
 }
 
 weft_status weft_launch_run(const weft_launch_options *options, weft_launch_result *out) {
-    wefti_launch l = {.options = options, .failed = -1};
+    weft_launch_options own = weft_launch_defaults();
+    wefti_launch l = {.options = &own, .failed = -1};
     *out = (weft_launch_result){.failed_rank = -1};
+    WEFT_TRY(wefti_struct_take("weft_launch_options", options, &own));
     WEFT_TRY(wefti_arena_create(&l.arena));
     weft_status status = run(&l, out);
     free_launch(&l);

@@ -228,10 +228,12 @@ static weft_status schedule(alone *a, weft_launch_role role, wefti_launch_place 
 weft_status weft_launch_schedule(const weft_launch_options *options, weft_launch_role role,
                                  void (*announce)(void *context, const char *address),
                                  void *context, char **out_table) {
-    alone a = {.options = options};
+    weft_launch_options own = weft_launch_defaults();
+    alone a = {.options = &own};
     wefti_launch_place place = {0};
     wefti_failure why;
     if (out_table) *out_table = NULL;
+    WEFT_TRY(wefti_struct_take("weft_launch_options", options, &own));
     weft_status status = schedule(&a, role, &place, announce, context, out_table);
     wefti_failure_keep(status, &why);
     if (a.first) wefti_watch_end(a.first);

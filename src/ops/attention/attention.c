@@ -642,13 +642,15 @@ const weft_op_def weft_op_attention_mask_grad = {
 };
 
 weft_value weft_attention(weft_graph *g, weft_value q, weft_value k, weft_value v,
-                          weft_attention_options options) {
+                          const weft_attention_options *options) {
+    weft_attention_options own = weft_attention_defaults();
+    if (!wefti_graph_take(g, "weft_attention_options", options, &own)) return WEFT_NO_VALUE;
     weft_desc d = weft_value_desc(g, q);
-    double scale = options.scale;
+    double scale = own.scale;
     if (scale == 0.0 && d.rank == 4 && d.shape[3] > 0) scale = 1.0 / sqrt((double)d.shape[3]);
-    weft_value in[] = {q, k, v, options.mask, options.position}, out[2];
-    wefti_attr attrs_[] = {WEFTI_I("causal", options.causal), WEFTI_I("window", options.window),
-                           WEFTI_F("scale", scale), WEFTI_F("dropout", options.dropout)};
+    weft_value in[] = {q, k, v, own.mask, own.position}, out[2];
+    wefti_attr attrs_[] = {WEFTI_I("causal", own.causal), WEFTI_I("window", own.window),
+                           WEFTI_F("scale", scale), WEFTI_F("dropout", own.dropout)};
     wefti_graph_add(g, &weft_op_attention, 5, in, 4, attrs_, 2, out);
     return out[0];
 }

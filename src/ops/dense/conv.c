@@ -616,19 +616,21 @@ const weft_op_def weft_op_conv_grad_weight = {
 
 static weft_value convolve(weft_graph *g, const weft_op_def *op, int spatial, weft_value x,
                            weft_value weight, weft_value bias, const weft_conv_options *options) {
-    wefti_attr attrs[] = {WEFTI_N("stride", wefti_op_ints(spatial, options->stride)),
-                          WEFTI_N("padding", wefti_op_ints(spatial, options->padding)),
-                          WEFTI_N("dilation", wefti_op_ints(spatial, options->dilation)),
-                          WEFTI_I("groups", options->groups)};
+    weft_conv_options own = weft_conv_defaults();
+    if (!wefti_graph_take(g, "weft_conv_options", options, &own)) return WEFT_NO_VALUE;
+    wefti_attr attrs[] = {WEFTI_N("stride", wefti_op_ints(spatial, own.stride)),
+                          WEFTI_N("padding", wefti_op_ints(spatial, own.padding)),
+                          WEFTI_N("dilation", wefti_op_ints(spatial, own.dilation)),
+                          WEFTI_I("groups", own.groups)};
     return wefti_graph_add1(g, op, 3, (weft_value[]){x, weight, bias}, 4, attrs);
 }
 
 weft_value weft_conv2d(weft_graph *g, weft_value x, weft_value weight, weft_value bias,
-                       weft_conv_options options) {
-    return convolve(g, &weft_op_conv2d, 2, x, weight, bias, &options);
+                       const weft_conv_options *options) {
+    return convolve(g, &weft_op_conv2d, 2, x, weight, bias, options);
 }
 
 weft_value weft_conv3d(weft_graph *g, weft_value x, weft_value weight, weft_value bias,
-                       weft_conv_options options) {
-    return convolve(g, &weft_op_conv3d, 3, x, weight, bias, &options);
+                       const weft_conv_options *options) {
+    return convolve(g, &weft_op_conv3d, 3, x, weight, bias, options);
 }

@@ -170,8 +170,10 @@ static weft_status run_and_close(wefti_training *t, weft_world *world, const vol
 weft_status weft_train_run_in(weft_world *world, const weft_job *job,
                               const weft_train_events *events, weft_train_result *out_result) {
     weft_train_result result = {.validation_loss = NAN, .accuracy = NAN, .final_loss = NAN};
-    weft_train_events quiet = {.context = NULL};
-    if (events) quiet = (weft_train_events){.stop = events->stop, .trace = events->trace};
+    weft_train_events own = weft_train_events_defaults();
+    WEFT_TRY(wefti_fail_world(world, wefti_struct_take("weft_train_events", events, &own)));
+    if (events) events = &own;
+    weft_train_events quiet = WEFT_STRUCT(weft_train_events, .stop = own.stop, .trace = own.trace);
     bool follows = world && weft_world_rank(world) > 0;
     wefti_training t = {.setup = {.note = note, .opens = opens, .recorded = recorded},
                         .built = wefti_calloc(1, sizeof *t.built),
