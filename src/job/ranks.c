@@ -120,7 +120,11 @@ weft_status weft_job_identity(const weft_job *job, const char *program, char **o
     int rows;
     wefti_text text = {0}, shared = {0};
     const wefti_job_row *table = wefti_job_table(&rows);
-    WEFT_TRY(wefti_job_shared(job, &shared));
+    weft_status status = wefti_job_shared(job, &shared);
+    if (status < 0) {
+        wefti_text_free(&shared);
+        return status;
+    }
     const char *at = shared.data, *end = at + shared.used;
     wefti_text_add(&text, "program = %s\n", program);
     for (int i = 0; i < rows; i++) {
