@@ -23,7 +23,7 @@ help:
 	@echo "make install    install into PREFIX=$(PREFIX)"
 	@echo "make bench      build the benchmarks into $(BUILD)/bench/"
 	@echo "make examples   build the examples into $(BUILD)/examples/"
-	@echo "make format     format all C files; make check: format, floors, scripts"
+	@echo "make format     format all C files; make check: format, floors, scripts, ABI"
 	@echo "make clean      remove $(BUILD)/"
 
 deps:
@@ -64,6 +64,7 @@ check:
 	@tools/check_floors
 	@tools/check_names
 	@tools/count_prose
+	@tools/abi --check
 
 clean:
 	@rm -rf $(BUILD)
