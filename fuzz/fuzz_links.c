@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memcpy(text, data, size);
     text[size] = '\0';
     if (wefti_links_parse("links", text, (int64_t)size, &links) >= 0) {
-        must(links.measured && wefti_links_equal(&links, &links));
+        must(links.measured);
         must(links.ranks_per_host >= 0);
         for (int64_t ranks = 1; ranks <= 64; ranks *= 4)
             for (int64_t block = 1; block <= ranks; block *= 2) {

@@ -168,9 +168,6 @@ void wefti_workers_destroy(wefti_workers *workers) {
     wefti_free(workers);
 }
 
-int32_t wefti_workers_size(const wefti_workers *workers) {
-    return workers->size;
-}
 wefti_rank_device *wefti_workers_device(const wefti_workers *workers, int32_t rank) {
     int32_t at = rank - workers->first;
     return at >= 0 && at < workers->size ? workers->members[at].device : NULL;

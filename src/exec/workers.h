@@ -17,7 +17,6 @@ weft_status wefti_workers_create(int32_t devices, int threads, const int64_t *by
 weft_status wefti_workers_join(wefti_comm *comm, int threads, int64_t bytes,
                                wefti_workers **out) WEFT_CHECKED;
 void wefti_workers_destroy(wefti_workers *workers);
-int32_t wefti_workers_size(const wefti_workers *workers); /* devices here */
 /* NULL: the device belongs to another process. */
 wefti_rank_device *wefti_workers_device(const wefti_workers *workers, int32_t rank);
 

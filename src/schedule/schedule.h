@@ -80,21 +80,4 @@ int32_t wefti_schedule_shorter(weft_schedule kind, int32_t stages, int32_t stage
 bool wefti_schedule_repeats(const wefti_schedule *schedule, int32_t stage, int32_t period,
                             int32_t from, int32_t *out_first, int32_t *out_count);
 
-/* Durations of one chunk's tasks, in any unit. `send`: from the end of a task until another stage
- * has its result; no stage is busy meanwhile. */
-typedef struct wefti_schedule_times {
-    double forward, backward, weight, send; /* a BACKWARD of both gradients: backward + weight */
-} wefti_schedule_times;
-
-typedef struct wefti_schedule_result {
-    double makespan;
-    double bubble; /* the part of all stages' time in which they wait */
-} wefti_schedule_result;
-
-/* Runs a schedule in virtual time. peak[s], of `stages` numbers (NULL: not wanted): the largest
- * number of forwards of stage s, each of one chunk, that wait for their last backward task. If the
- * orders wait for each other, WEFT_E_BUG names a stage and its task. */
-weft_status wefti_schedule_run(const wefti_schedule *schedule, const wefti_schedule_times *times,
-                               int32_t *peak, wefti_schedule_result *out) WEFT_CHECKED;
-
 #endif

@@ -7,17 +7,7 @@
 #include "base/io.h"
 #include "base/memory.h"
 
-enum { LINKS_VERSION = 1, FILE_MAX = 1 << 20, LINKS_RANKS_MAX = 1 << 30 };
-
-static bool same_link(const wefti_measured_link *a, const wefti_measured_link *b) {
-    return a->latency_seconds == b->latency_seconds && a->bytes_per_second == b->bytes_per_second;
-}
-
-bool wefti_links_equal(const wefti_links *a, const wefti_links *b) {
-    return a->measured == b->measured && a->by_messages == b->by_messages &&
-           a->ranks_per_host == b->ranks_per_host && same_link(&a->same_host, &b->same_host) &&
-           same_link(&a->between_hosts, &b->between_hosts);
-}
+enum { LINKS_VERSION = 1, LINKS_RANKS_MAX = 1 << 30 };
 
 /* --- values --- */
 
@@ -120,15 +110,6 @@ weft_status wefti_links_parse(const char *name, const char *text, int64_t bytes,
     if (status < 0) return wefti_prefix(status, "%s", name);
     *out = links;
     return WEFT_OK;
-}
-
-weft_status wefti_links_load(const char *path, wefti_links *out) {
-    char *text;
-    int64_t bytes;
-    WEFT_TRY(wefti_file_read(path, FILE_MAX, &text, &bytes));
-    weft_status status = wefti_links_parse(path, text, bytes, out);
-    wefti_free(text);
-    return status;
 }
 
 /* --- use --- */

@@ -29,10 +29,8 @@ typedef struct wefti_links {
 static inline bool wefti_link_known(const wefti_measured_link *link) {
     return link->bytes_per_second > 0;
 }
-bool wefti_links_equal(const wefti_links *a, const wefti_links *b);
 
-/* An error message names the file, or `name`, and the key. */
-weft_status wefti_links_load(const char *path, wefti_links *out) WEFT_CHECKED;
+/* An error message has `name`, and the key. */
 weft_status wefti_links_parse(const char *name, const char *text, int64_t bytes,
                               wefti_links *out) WEFT_CHECKED;
 /* Reads member `key` of an object, and prints it: {"latency_seconds": 4.1e-07, "bytes_per_second":

@@ -17,7 +17,8 @@ static wefti_workers *workers_of(int32_t devices) {
     wefti_workers *workers;
     for (int r = 0; r < MOST; r++) bytes[r] = 4096 * (r + 1);
     ASSERT_OK(wefti_workers_create(devices, 1, bytes, &workers));
-    assert_int_equal(wefti_workers_size(workers), devices);
+    assert_non_null(wefti_workers_device(workers, devices - 1));
+    assert_null(wefti_workers_device(workers, devices));
     return workers;
 }
 

@@ -9,7 +9,7 @@
 #include "base/fault.h"
 #include "base/memory.h"
 #include "base/text.h"
-#include "schedule/schedule.h"
+#include "schedule_run.h"
 
 enum { STAGES = 16 };
 
@@ -36,11 +36,11 @@ static void expect_order(weft_schedule kind, int stages, int micro, int chunks, 
     wefti_free(s);
 }
 
-static wefti_schedule_result run(weft_schedule kind, int stages, int micro, int chunks,
-                                 wefti_schedule_times times, int32_t peak[STAGES]) {
+static schedule_result run(weft_schedule kind, int stages, int micro, int chunks,
+                           schedule_times times, int32_t peak[STAGES]) {
     wefti_schedule *s = create(kind, stages, micro, chunks);
-    wefti_schedule_result result = {0};
-    if (wefti_schedule_run(s, &times, peak, &result) < 0)
+    schedule_result result = {0};
+    if (run_schedule(s, &times, peak, &result) < 0)
         fail_msg("%d stages, %d microbatches, %d chunks: %s", stages, micro, chunks,
                  weft_error_message());
     wefti_free(s);
@@ -82,7 +82,7 @@ static void expect_near(double a, double b) {
 
 static void test_makespans(void **state) {
     (void)state;
-    const wefti_schedule_times t = {.forward = 1, .backward = 1, .weight = 1};
+    const schedule_times t = {.forward = 1, .backward = 1, .weight = 1};
     static const struct {
         int stages, micro;
         double makespan, bubble;
@@ -90,7 +90,7 @@ static void test_makespans(void **state) {
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         for (int kind = WEFT_PIPELINE_GPIPE; kind <= WEFT_PIPELINE_1F1B; kind++) {
             int32_t peak[STAGES];
-            wefti_schedule_result r =
+            schedule_result r =
                 run((weft_schedule)kind, known[i].stages, known[i].micro, 1, t, peak);
             expect_near(r.makespan, known[i].makespan);
             assert_true(r.bubble > known[i].bubble - 5e-4 && r.bubble < known[i].bubble + 5e-4);
@@ -140,14 +140,13 @@ static void test_places(void **state) {
 
 /* Runs to the end with these times and with slow sends, and within the stated memory and time. */
 static void check_all(weft_schedule kind, int S, int M, int v) {
-    const wefti_schedule_times t = {.forward = 1, .backward = 1, .weight = 1};
-    const wefti_schedule_times slow = {.forward = 2, .backward = 3, .weight = 0.5, .send = 5};
+    const schedule_times t = {.forward = 1, .backward = 1, .weight = 1};
+    const schedule_times slow = {.forward = 2, .backward = 3, .weight = 0.5, .send = 5};
     wefti_schedule *s = create(kind, S, M, v);
     for (int stage = 0; stage < S; stage++) check_tasks(s, stage);
     wefti_free(s);
     int32_t peak[STAGES], peak_slow[STAGES];
-    wefti_schedule_result r = run(kind, S, M, v, t, peak),
-                          late = run(kind, S, M, v, slow, peak_slow);
+    schedule_result r = run(kind, S, M, v, t, peak), late = run(kind, S, M, v, slow, peak_slow);
     assert_true(late.makespan > r.makespan);
     assert_true(r.bubble >= 0 && r.bubble < 1);
     expect_near(r.bubble, 1 - 3.0 * M * v / r.makespan); /* a stage works 3 M v */
@@ -189,7 +188,7 @@ static void test_many(void **state) {
 /* ZB-H1's bubble is (S - 1)(F + B - W), 1F1B's (S - 1)(F + B + W) (Qi et al., table 2). */
 static void test_zero_bubble_formula(void **state) {
     (void)state;
-    const wefti_schedule_times t = {.forward = 1.0, .backward = 1.1, .weight = 0.9};
+    const schedule_times t = {.forward = 1.0, .backward = 1.1, .weight = 0.9};
     for (int S = 2; S <= 8; S++)
         for (int M = 2 * S; M <= 3 * S; M++) {
             double work = 3.0 * M;
@@ -223,14 +222,14 @@ static void test_refused(void **state) {
 /* Orders that wait for each other are found, and the message names the waiting stages. */
 static void test_stands_still(void **state) {
     (void)state;
-    const wefti_schedule_times t = {.forward = 1, .backward = 1, .weight = 1};
+    const schedule_times t = {.forward = 1, .backward = 1, .weight = 1};
     wefti_schedule *s = create(WEFT_PIPELINE_1F1B, 2, 2, 1);
     wefti_stage_task *task = s->task, spare = task[0]; /* stage 0: F0 F1 B0 B1 */
     task[0] = task[2];
     task[2] = spare;
     int32_t peak[2] = {-1, -1};
-    wefti_schedule_result result = {.makespan = -1};
-    assert_int_equal(wefti_schedule_run(s, &t, peak, &result), WEFT_E_BUG);
+    schedule_result result = {.makespan = -1};
+    assert_int_equal(run_schedule(s, &t, peak, &result), WEFT_E_BUG);
     ASSERT_MESSAGE("stage 0|task 0");
     assert_true(result.makespan == -1 && peak[0] == -1);
     wefti_free(s);
@@ -238,14 +237,14 @@ static void test_stands_still(void **state) {
 
 static void test_no_memory(void **state) {
     (void)state;
-    const wefti_schedule_times t = {.forward = 1};
+    const schedule_times t = {.forward = 1};
     wefti_schedule *s = NULL;
-    wefti_schedule_result result;
+    schedule_result result;
     wefti_fault_arm(WEFTI_FAULT_ALLOC, 0, false, 0);
     assert_int_equal(wefti_schedule_create(WEFT_PIPELINE_1F1B, 2, 2, 1, &s), WEFT_E_NOMEM);
     wefti_fault_arm(WEFTI_FAULT_ALLOC, 1, false, 0);
     assert_int_equal(wefti_schedule_create(WEFT_PIPELINE_1F1B, 2, 2, 1, &s), WEFT_OK);
-    assert_int_equal(wefti_schedule_run(s, &t, NULL, &result), WEFT_E_NOMEM);
+    assert_int_equal(run_schedule(s, &t, NULL, &result), WEFT_E_NOMEM);
     wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
     wefti_free(s);
 }

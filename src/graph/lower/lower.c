@@ -127,10 +127,6 @@ int64_t wefti_lower_in_begin(const wefti_lowering *c, int i, int d) {
     return begin_of(c, &c->need[i], wefti_in(c->n, i), d);
 }
 
-int64_t wefti_lower_out_begin(const wefti_lowering *c, int o, int d) {
-    return begin_of(c, &c->give[o], wefti_out(c->n, o), d);
-}
-
 weft_desc wefti_lower_out_desc(const wefti_lowering *c, int o) {
     wefti_rank_reads_layout(c->reads, mesh_of(c), wefti_out(c->n, o), &c->give[o]);
     return wefti_layout_local(&c->give[o], mesh_of(c), wefti_out(c->n, o), c->ranks.rank);
@@ -325,9 +321,9 @@ weft_value wefti_lower_all_reduce(wefti_lowering *c, weft_value value, uint32_t 
 }
 
 /* A transfer along one dimension: each member has a range of it and wants a range of it. */
-static weft_value along(wefti_lowering *c, weft_value value, int dim, int f,
-                        wefti_transfer_kind kind, wefti_reduction reduction,
-                        wefti_lower_ranges *have, wefti_lower_ranges *want, void *context) {
+weft_value wefti_lower_exchange_as(wefti_lowering *c, wefti_transfer_kind kind, weft_value value,
+                                   int dim, int f, wefti_lower_ranges *have,
+                                   wefti_lower_ranges *want, void *context) {
     wefti_axes axes = axes_of(c, f);
     if (!wefti_graph_ok(c->graph)) return WEFT_NO_VALUE;
     weft_desc desc = desc_of(c, value);
@@ -336,7 +332,7 @@ static weft_value along(wefti_lowering *c, weft_value value, int dim, int f,
         wefti_rank_reads_part(c->reads, mesh_of(c), c->rule.factor[f].size, &c->factor[f]);
     else
         wefti_rank_reads_place(c->reads, mesh_of(c), axes);
-    weft_status status = new_transfer(c, axes, &desc, kind, reduction, &t);
+    weft_status status = new_transfer(c, axes, &desc, kind, WEFTI_REDUCE_NONE, &t);
     if (status < 0) {
         wefti_graph_fail(c->graph, status);
         return WEFT_NO_VALUE;
@@ -356,121 +352,9 @@ static weft_value along(wefti_lowering *c, weft_value value, int dim, int f,
     return finish_transfer(c, value, t);
 }
 
-typedef struct gathering {
-    int factor;
-    int64_t unit;
-    int by;
-} gathering;
-
-static void piece(const wefti_lowering *c, int32_t part, void *context, int64_t *begin,
-                  int64_t *end) {
-    const gathering *g = context;
-    int64_t size;
-    wefti_lower_range(c, g->factor, part, begin, &size);
-    *begin *= g->unit;
-    *end = *begin + size * g->unit;
-}
-
-static void everything(const wefti_lowering *c, int32_t part, void *context, int64_t *begin,
-                       int64_t *end) {
-    const gathering *g = context;
-    (void)part;
-    *begin = 0;
-    *end = c->rule.factor[g->factor].size * g->unit;
-}
-
-weft_value wefti_lower_all_gather(wefti_lowering *c, weft_value value, int dim, int factor,
-                                  int64_t unit) {
-    gathering g = {factor, unit, 0};
-    if (wefti_lower_parts(c, factor) == 1) return value;
-    return along(c, value, dim, factor, WEFTI_TRANSFER_ALL_GATHER, WEFTI_REDUCE_NONE, piece,
-                 everything, &g);
-}
-
-static void shifted(const wefti_lowering *c, int32_t part, void *context, int64_t *begin,
-                    int64_t *end) {
-    const gathering *g = context;
-    int32_t parts = wefti_lower_parts(c, g->factor);
-    piece(c, (int32_t)((part + g->by % parts + parts) % parts), context, begin, end);
-}
-
-/* Shifts pieces of equal shape. For the transfer, the pieces lie one behind the other along the
- * first dimension. */
-static weft_value shift_equal(wefti_lowering *c, weft_value value, int factor, int by) {
-    weft_desc desc = desc_of(c, value);
-    wefti_axes axes = axes_of(c, factor);
-    wefti_transfer *t;
-    weft_graph *g = c->graph;
-    if (!wefti_graph_ok(g)) return WEFT_NO_VALUE;
-    bool scalar = desc.rank == 0;
-    if (scalar) desc = weft_desc_of(desc.dtype, 1, (int64_t[]){1});
-    weft_status status = new_transfer(c, axes, &desc, WEFTI_TRANSFER_SHIFT, WEFTI_REDUCE_NONE, &t);
-    if (status < 0) {
-        wefti_graph_fail(g, status);
-        return WEFT_NO_VALUE;
-    }
-    int32_t parts = wefti_lower_parts(c, factor);
-    for (int32_t m = 0; m < t->members; m++) {
-        int32_t part = part_of_rank(c, factor, t->ranks[m]);
-        int32_t from = (int32_t)(((int64_t)part + by % parts + parts) % parts);
-        box_of_desc(&desc, &t->have[m]);
-        t->want[m] = t->have[m];
-        t->have[m].begin[0] = part * desc.shape[0];
-        t->want[m].begin[0] = from * desc.shape[0];
-    }
-    if (!scalar) return finish_transfer(c, value, t);
-    const weft_op_def *reshape = wefti_op_find(g->ops, "reshape");
-    wefti_attr one = WEFTI_N("shape", ((wefti_ints){1, {1}})),
-               none = WEFTI_N("shape", (wefti_ints){0});
-    value = wefti_graph_add1(g, reshape, 1, &value, 1, &one);
-    value = finish_transfer(c, value, t);
-    return wefti_graph_add1(g, reshape, 1, &value, 1, &none);
-}
-
-weft_value wefti_lower_shift(wefti_lowering *c, weft_value value, int factor, int by, int dim,
-                             int64_t unit) {
-    gathering g = {factor, unit, by};
-    int32_t parts = wefti_lower_parts(c, factor);
-    if (parts == 1 || by % parts == 0) return value;
-    if (dim < 0) return shift_equal(c, value, factor, by);
-    return along(c, value, dim, factor, WEFTI_TRANSFER_SHIFT, WEFTI_REDUCE_NONE, piece, shifted,
-                 &g);
-}
-
 weft_value wefti_lower_exchange(wefti_lowering *c, weft_value value, int dim, int factor,
                                 wefti_lower_ranges *have, wefti_lower_ranges *want, void *context) {
-    return along(c, value, dim, factor, WEFTI_TRANSFER_HALO, WEFTI_REDUCE_NONE, have, want,
-                 context);
-}
-
-weft_value wefti_lower_exchange_as(wefti_lowering *c, wefti_transfer_kind kind, weft_value value,
-                                   int dim, int factor, wefti_lower_ranges *have,
-                                   wefti_lower_ranges *want, void *context) {
-    return along(c, value, dim, factor, kind, WEFTI_REDUCE_NONE, have, want, context);
-}
-
-weft_value wefti_lower_exchange_add(wefti_lowering *c, weft_value value, int dim, int factor,
-                                    wefti_lower_ranges *have, wefti_lower_ranges *want,
-                                    void *context) {
-    return along(c, value, dim, factor, WEFTI_TRANSFER_HALO, WEFTI_REDUCE_SUM, have, want, context);
-}
-
-weft_value wefti_lower_transfer(wefti_lowering *c, weft_value value, uint32_t factors,
-                                wefti_transfer_kind kind, wefti_reduction reduction, int rank,
-                                const wefti_region *have, const wefti_region *want) {
-    if (!wefti_graph_ok(c->graph)) return WEFT_NO_VALUE;
-    weft_desc desc = desc_of(c, value);
-    wefti_transfer *t;
-    desc.rank = (int8_t)rank;
-    wefti_rank_reads_place(c->reads, mesh_of(c), axes_of_mask(c, factors));
-    weft_status status = new_transfer(c, axes_of_mask(c, factors), &desc, kind, reduction, &t);
-    if (status < 0) {
-        wefti_graph_fail(c->graph, status);
-        return WEFT_NO_VALUE;
-    }
-    memcpy(t->have, have, (size_t)t->members * sizeof *have);
-    memcpy(t->want, want, (size_t)t->members * sizeof *want);
-    return finish_transfer(c, value, t);
+    return wefti_lower_exchange_as(c, WEFTI_TRANSFER_HALO, value, dim, factor, have, want, context);
 }
 
 wefti_lower_ranks wefti_lower_world(const wefti_lowering *c) {

@@ -73,11 +73,10 @@ bool wefti_lower_first(const wefti_lowering *c, int factor);
 /* Range of part `index` of a factor, in units of the factor. */
 void wefti_lower_range(const wefti_lowering *c, int factor, int32_t index, int64_t *begin,
                        int64_t *size);
-/* Begin of this device's piece along dimension d of input i or output o, in elements of the whole
- * tensor. It may become a value in attributes. If sizes, costs or the choice of nodes depend on
- * it, ask for the number of the part too. */
+/* Begin of this device's piece along dimension d of input i, in elements of the whole tensor. It
+ * may become a value in attributes. If sizes, costs or the choice of nodes depend on it, ask for
+ * the number of the part too. */
 int64_t wefti_lower_in_begin(const wefti_lowering *c, int i, int d);
-int64_t wefti_lower_out_begin(const wefti_lowering *c, int o, int d);
 /* The shape of output o on this device. */
 weft_desc wefti_lower_out_desc(const wefti_lowering *c, int o);
 
@@ -97,14 +96,6 @@ weft_status wefti_lower_add(wefti_lowering *c, const int32_t *in, int attr_count
 /* Sum or maximum over these devices, with equal shape. Without a split: `value` itself. */
 weft_value wefti_lower_all_reduce(wefti_lowering *c, weft_value value, uint32_t factors,
                                   wefti_reduction reduction);
-/* Joins the pieces along `dim` in the order of the parts. Pieces may differ in size like the ranges
- * of the factor, with `unit` elements for each unit of the factor. */
-weft_value wefti_lower_all_gather(wefti_lowering *c, weft_value value, int dim, int factor,
-                                  int64_t unit);
-/* A cyclic shift: receives part (index + by) mod parts. Its size along `dim` is the size of that
- * part, with `unit` elements for each unit of the factor. dim -1: all parts have equal shapes. */
-weft_value wefti_lower_shift(wefti_lowering *c, weft_value value, int factor, int by, int dim,
-                             int64_t unit);
 /* Exchanges ranges along `dim`, for halos. `value` holds the elements of the whole tensor that
  * `have` returns for this part; the result holds the elements that `want` returns. Both return
  * ranges in elements, for any part. */
@@ -117,19 +108,6 @@ weft_value wefti_lower_exchange(wefti_lowering *c, weft_value value, int dim, in
 weft_value wefti_lower_exchange_as(wefti_lowering *c, wefti_transfer_kind kind, weft_value value,
                                    int dim, int factor, wefti_lower_ranges *have,
                                    wefti_lower_ranges *want, void *context);
-/* The reverse, for gradients of halos. For each element, the terms of all `have` ranges are summed
- * on one device: the one with the element in its `want` range. Want ranges do not overlap, and
- * cover all elements. */
-weft_value wefti_lower_exchange_add(wefti_lowering *c, weft_value value, int dim, int factor,
-                                    wefti_lower_ranges *have, wefti_lower_ranges *want,
-                                    void *context);
-/* A general transfer over the devices that split `factors`, for patterns that the functions above
- * do not cover. The caller states the regions of each member in coordinates of its own. `have` and
- * `want` are in the order of ranks (parts of the first factor slowest). The result's shape is
- * want[me]. */
-weft_value wefti_lower_transfer(wefti_lowering *c, weft_value value, uint32_t factors,
-                                wefti_transfer_kind kind, wefti_reduction reduction, int rank,
-                                const wefti_region *have, const wefti_region *want);
 
 /* For ops that name ranks of the world themselves (WEFTI_OP_GROUP). `wefti_lower_world` returns
  * this rank, the number of ranks, and the ranks of its stage, which run the same nodes.

@@ -101,15 +101,6 @@ static void print_root(const weft_graph *g, wefti_text *t, int32_t *number) {
     wefti_text_add(t, "}\n");
 }
 
-void wefti_body_print(const weft_body *b, wefti_text *out) {
-    int32_t *number = wefti_calloc((size_t)b->value_count, sizeof *number);
-    if (number)
-        print_cell(b, "cell", out, number);
-    else
-        out->failed = 1;
-    wefti_free(number);
-}
-
 weft_status weft_graph_print(const weft_graph *g, char **out) {
     WEFT_REQUIRE(g->status >= 0, g->status, "%s", weft_graph_message(g));
     int64_t most = g->root->value_count;

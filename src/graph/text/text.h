@@ -21,8 +21,6 @@
 #include "base/text.h"
 #include "graph/graph.h"
 
-/* Prints one body, for dumps of programs and for messages. */
-void wefti_body_print(const weft_body *b, wefti_text *out);
 weft_status wefti_graph_parse(const wefti_op_registry *ops, const char *text,
                               weft_graph **out) WEFT_CHECKED;
 

@@ -1,12 +1,25 @@
 /* Runs a schedule in virtual time: finds the start of each task from the orders and the
  * dependencies. */
-#include "schedule/schedule.h"
+#ifndef WEFT_TESTS_SCHEDULE_RUN_H
+#define WEFT_TESTS_SCHEDULE_RUN_H
 
 #include "base/memory.h"
+#include "schedule/schedule.h"
+
+/* Durations of one chunk's tasks, in any unit. `send`: from the end of a task until another stage
+ * has its result; no stage is busy meanwhile. */
+typedef struct schedule_times {
+    double forward, backward, weight, send; /* a BACKWARD of both gradients: backward + weight */
+} schedule_times;
+
+typedef struct schedule_result {
+    double makespan;
+    double bubble; /* the part of all stages' time in which they wait */
+} schedule_result;
 
 typedef struct schedule_run_item {
     const wefti_schedule *schedule;
-    const wefti_schedule_times *times;
+    const schedule_times *times;
     double *done; /* [3, virtual stages, micro]: end of each task; negative: not run */
     double *free; /* of each stage: end of its last task */
     int32_t *at;  /* of each stage: its next task */
@@ -87,8 +100,11 @@ static weft_status run_all(schedule_run_item *r) {
     return WEFT_OK;
 }
 
-weft_status wefti_schedule_run(const wefti_schedule *schedule, const wefti_schedule_times *times,
-                               int32_t *peak, wefti_schedule_result *out) {
+/* Runs a schedule in virtual time. peak[s], of `stages` numbers (NULL: not wanted): the largest
+ * number of forwards of stage s, each of one chunk, that wait for their last backward task. If the
+ * orders wait for each other, WEFT_E_BUG names a stage and its task. */
+static weft_status run_schedule(const wefti_schedule *schedule, const schedule_times *times,
+                                int32_t *peak, schedule_result *out) {
     size_t stages = (size_t)schedule->stages;
     size_t tasks = 3 * stages * (size_t)schedule->chunks * (size_t)schedule->micro;
     size_t bytes = (tasks + stages) * sizeof(double) + 3 * stages * sizeof(int32_t);
@@ -107,6 +123,8 @@ weft_status wefti_schedule_run(const wefti_schedule *schedule, const wefti_sched
     wefti_free(block);
     WEFT_TRY(status);
     double all = makespan * (double)stages;
-    *out = (wefti_schedule_result){makespan, all > 0 ? 1 - r.busy / all : 0};
+    *out = (schedule_result){makespan, all > 0 ? 1 - r.busy / all : 0};
     return WEFT_OK;
 }
+
+#endif
