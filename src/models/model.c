@@ -1,5 +1,6 @@
 /* Families by name: defaults, checks, dispatch. */
 #include <math.h>
+#include <stdio.h>
 
 #include "base/status.h"
 #include "models/family.h"
@@ -84,16 +85,32 @@ static weft_status check_heads(const weft_model_config *c) {
     return WEFT_OK;
 }
 
+/* Refuses a setting that is `set` in a family without the trait; names the families that have it.
+ */
+static weft_status check_for(const weft_model_config *c, bool set, unsigned trait,
+                             const char *what) {
+    char names[16 * WEFT_FAMILIES];
+    size_t used = 0;
+    int left = 0;
+    if (!set || wefti_family_has(c->family, trait)) return WEFT_OK;
+    for (int f = 0; f < WEFT_FAMILIES; f++) left += wefti_family_has((weft_family)f, trait);
+    for (int f = 0; f < WEFT_FAMILIES; f++) {
+        if (!wefti_family_has((weft_family)f, trait)) continue;
+        left--;
+        const int n = snprintf(names + used, sizeof names - used, "%s%s", texts[f],
+                               left > 1    ? ", "
+                               : left == 1 ? " and "
+                                           : "");
+        used += (size_t)n;
+        if (used >= sizeof names) WEFT_FAIL(WEFT_E_BUG, "names of families are too long");
+    }
+    WEFT_FAIL(WEFT_E_ARG, "%s for %s, not %s", what, names, weft_family_text(c->family));
+}
+
 static weft_status check_biases(const weft_model_config *c) {
-    WEFT_REQUIRE(!c->attention_bias || wefti_family_has(c->family, WEFTI_ATTENTION_BIAS),
-                 WEFT_E_ARG, "model.attention_bias is for llama, qwen3 and olmo2, not %s",
-                 weft_family_text(c->family));
-    WEFT_REQUIRE(!c->mlp_bias || wefti_family_has(c->family, WEFTI_MLP_BIAS), WEFT_E_ARG,
-                 "model.mlp_bias is for llama, not %s", weft_family_text(c->family));
-    WEFT_REQUIRE(!c->no_qkv_bias || wefti_family_has(c->family, WEFTI_PATCHES), WEFT_E_ARG,
-                 "query, key and value without biases are for vit, not %s",
-                 weft_family_text(c->family));
-    return WEFT_OK;
+    WEFT_TRY(check_for(c, c->attention_bias, WEFTI_ATTENTION_BIAS, "model.attention_bias is"));
+    WEFT_TRY(check_for(c, c->mlp_bias, WEFTI_MLP_BIAS, "model.mlp_bias is"));
+    return check_for(c, c->no_qkv_bias, WEFTI_PATCHES, "query, key and value without biases are");
 }
 
 static weft_status check_image(const weft_model_config *c) {
@@ -112,16 +129,11 @@ static weft_status check_image(const weft_model_config *c) {
 }
 
 static weft_status check_experts(const weft_model_config *c, bool has) {
-    const char *family = weft_family_text(c->family);
-    if (!has) {
-        WEFT_REQUIRE(
-            c->experts == 0 && c->experts_per_token == 0 && c->capacity_factor == 0 &&
-                c->aux_loss == 0,
-            WEFT_E_ARG,
-            "model.experts and the other settings of experts are for gpt2-moe and mixtral, not %s",
-            family);
-        return WEFT_OK;
-    }
+    if (!has)
+        return check_for(c,
+                         c->experts != 0 || c->experts_per_token != 0 || c->capacity_factor != 0 ||
+                             c->aux_loss != 0,
+                         WEFTI_EXPERTS, "model.experts and the other settings of experts are");
     WEFT_TRY(check_positive("model.experts", c->experts));
     WEFT_TRY(check_positive("model.experts_per_token", c->experts_per_token));
     WEFT_REQUIRE(c->experts_per_token <= c->experts, WEFT_E_ARG,

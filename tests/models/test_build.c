@@ -301,7 +301,10 @@ static void wrong_numbers(void **state) {
     c = tiny(WEFT_FAMILY_MIXTRAL);
     c.attention_bias = true;
     assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
-    ASSERT_MESSAGE("model.attention_bias");
+    ASSERT_MESSAGE("model.attention_bias|mixtral"); /* and the families that have it: */
+    for (int f = 0; f < WEFT_FAMILIES; f++)
+        if (wefti_family_has((weft_family)f, WEFTI_ATTENTION_BIAS))
+            ASSERT_MESSAGE(weft_family_text((weft_family)f));
     c = tiny(WEFT_FAMILY_GPT2);
     c.mlp_bias = true;
     assert_int_equal(weft_model_complete(&c), WEFT_E_ARG);
