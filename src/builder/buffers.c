@@ -1,6 +1,6 @@
 /* Steps and buffers of a program that is being built. Arguments of steps are buffers, which get
- * offsets at the end. Persistent buffers come first in the arena, in the order of their creation.
- * The other buffers lie above them and share memory by lifetime. */
+ * offsets at the end. Persistent buffers are appended to the persistent arena, in the order of
+ * their creation. The other buffers share the transient arena by lifetime. */
 #include <stdio.h>
 #include <string.h>
 
@@ -43,7 +43,10 @@ void wefti_buffer_use(wefti_emitter *b, int32_t buffer) {
 
 wefti_location wefti_buffer_location(const wefti_emitter *b, int32_t buffer) {
     if (buffer < 0) return WEFTI_NOWHERE;
-    return wefti_location_of(b->buffers[buffer].space, b->buffers[buffer].life.offset);
+    const wefti_buffer *x = &b->buffers[buffer], *whole = x;
+    while (whole->of >= 0) whole = &b->buffers[whole->of];
+    return wefti_location_of(whole->space, whole->persistent ? WEFTI_PERSISTENT : WEFTI_TRANSIENT,
+                             x->life.offset);
 }
 
 /* ---- steps ---- */
@@ -104,7 +107,7 @@ weft_status wefti_build_transfer(wefti_emitter *b, wefti_section s, wefti_step_k
 
 /* ---- places ---- */
 
-/* Whether a buffer gets a place of its own above the persistent ones. */
+/* Whether a buffer gets a place of its own in the transient arena. */
 static bool is_placed(const wefti_buffer *x) {
     return !x->persistent && x->of < 0;
 }
@@ -207,8 +210,7 @@ static weft_status place_transient(wefti_emitter *b) {
 #endif
     count = 0;
     for (int64_t i = 0; i < b->buffer_count && status == WEFT_OK; i++)
-        if (is_placed(&b->buffers[i]))
-            b->buffers[i].life.offset = b->p->transient_base + life[count++].offset;
+        if (is_placed(&b->buffers[i])) b->buffers[i].life.offset = life[count++].offset;
     for (int64_t i = 0; i < b->buffer_count; i++) /* parts come after the whole */
         if (b->buffers[i].of >= 0)
             b->buffers[i].life.offset =
@@ -233,14 +235,14 @@ static void give_usage(const wefti_emitter *b, wefti_draft_step *const *at, cons
     for (int32_t t = 0; t <= b->now && !d; t++) d = at[t];
     for (int32_t t = 0; t <= b->now && d; t++) {
         if (at[t]) d = at[t];
-        const int64_t used = highest[t] ? highest[t] : b->p->transient_base;
+        const int64_t used = b->p->persistent_bytes + highest[t];
         const int64_t all = b->p->persistent_bytes + alive[t];
         if (used > d->step.used_bytes) d->step.used_bytes = used;
         if (all > d->step.alive_bytes) d->step.alive_bytes = all;
     }
 }
 
-/* How much of the arena each step uses. */
+/* How much of the arenas each step uses. */
 static weft_status find_usage(wefti_emitter *b) {
     const size_t times = (size_t)b->now + 1;
     wefti_draft_step **at = NULL;
@@ -261,29 +263,16 @@ static weft_status find_usage(wefti_emitter *b) {
 
 weft_status wefti_buffers_finish(wefti_emitter *b) {
     wefti_program *p = b->p;
-    const wefti_program *shared = b->spec->shared;
-    p->persistent_bytes = shared ? shared->persistent_bytes : 0;
+    p->persistent_bytes = b->spec->persistent_bytes;
     for (int64_t i = 0; i < b->buffer_count; i++) {
         wefti_buffer *x = &b->buffers[i];
         if (!x->persistent || x->fixed) continue;
         x->life.offset = p->persistent_bytes;
         WEFT_TRY(wefti_place_count(x->life.bytes, &p->persistent_bytes));
     }
-    if (shared && p->persistent_bytes > shared->persistent_bytes) {
-        /* New tensors of this program must survive the steps of the other programs: place them
-         * above the memory of those. */
-        int64_t lift = wefti_aligned(b->spec->peak_bytes) - shared->persistent_bytes;
-        for (int64_t i = 0; i < b->buffer_count; i++)
-            if (b->buffers[i].persistent && b->buffers[i].life.offset >= shared->persistent_bytes)
-                b->buffers[i].life.offset += lift;
-        p->persistent_bytes += lift;
-    } else if (shared) {
-        p->persistent_bytes = b->spec->persistent_bytes;
-    }
-    p->transient_base = p->persistent_bytes;
     widen_packed(b);
     WEFT_TRY(place_transient(b));
-    p->peak_bytes = p->transient_base + p->transient_bytes;
+    p->peak_bytes = p->persistent_bytes + p->transient_bytes;
     WEFT_TRY(find_largest(b));
     WEFT_TRY(find_usage(b));
     for (int s = 0; s < WEFTI_SECTIONS; s++) {

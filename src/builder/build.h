@@ -22,7 +22,7 @@ enum {
 typedef struct wefti_buffer {
     wefti_lifetime life;
     wefti_space space; /* the memory that it lies in */
-    bool persistent;   /* at the bottom of the arena, in the order of creation */
+    bool persistent;   /* in the persistent arena, in the order of creation */
     bool fixed;        /* offset given by the sharing program */
     bool saved;        /* values that a call keeps for its backward pass */
     int32_t param;     /* index of the parameter's tensor that it contains, in pieces or gathered;

@@ -1,4 +1,4 @@
-/* Addresses: a space and an offset in it, in one number, so that strides cost an addition.
+/* Addresses: an arena and an offset in it, in one number, so that strides cost an addition.
  *
  * Programs are made of locations. Only a rank's device (exec/rank_device.c), which owns the memory,
  * turns one into a pointer. */
@@ -11,24 +11,33 @@
 /* Where bytes lie: in device memory, or in host memory that the device can copy. */
 typedef enum wefti_space { WEFTI_SPACE_DEVICE, WEFTI_SPACE_HOST, WEFTI_SPACES } wefti_space;
 
-/* bits: the space, then WEFTI_OFFSET_BITS of offset. An address of device memory has the bits of
- * its offset. Negative: absent. */
+/* How long bytes keep their place. Persistent bytes keep it as long as the session lives. Transient
+ * ones belong to one pass, and the next program uses the same memory. Each has an arena of its own
+ * in each space, so that programs can be added at any time. */
+typedef enum wefti_term { WEFTI_PERSISTENT, WEFTI_TRANSIENT, WEFTI_TERMS } wefti_term;
+
+/* bits: the space, the term, then WEFTI_OFFSET_BITS of offset. A persistent address of device
+ * memory has the bits of its offset. Negative: absent. */
 typedef struct wefti_location {
     int64_t bits;
 } wefti_location;
 
-enum { WEFTI_OFFSET_BITS = 56 };
+enum { WEFTI_OFFSET_BITS = 55 };
 
 #define WEFTI_NOWHERE ((wefti_location){-1})
 
-static inline wefti_location wefti_location_of(wefti_space space, int64_t offset) {
-    return (wefti_location){(int64_t)space << WEFTI_OFFSET_BITS | offset};
+static inline wefti_location wefti_location_of(wefti_space space, wefti_term term, int64_t offset) {
+    const int64_t arena = (int64_t)space * WEFTI_TERMS + (int64_t)term;
+    return (wefti_location){arena << WEFTI_OFFSET_BITS | offset};
 }
 static inline bool wefti_location_exists(wefti_location at) {
     return at.bits >= 0;
 }
 static inline wefti_space wefti_location_space(wefti_location at) {
-    return (wefti_space)(at.bits >> WEFTI_OFFSET_BITS);
+    return (wefti_space)((at.bits >> WEFTI_OFFSET_BITS) / WEFTI_TERMS);
+}
+static inline wefti_term wefti_location_term(wefti_location at) {
+    return (wefti_term)((at.bits >> WEFTI_OFFSET_BITS) % WEFTI_TERMS);
 }
 static inline int64_t wefti_location_offset(wefti_location at) {
     return at.bits & (((int64_t)1 << WEFTI_OFFSET_BITS) - 1);

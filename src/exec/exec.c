@@ -1,4 +1,4 @@
-/* The executor: runs the steps of a section on one arena. */
+/* The executor: runs the steps of a section on a device's arenas. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -291,9 +291,13 @@ static weft_status run_steps(wefti_rank_device *d, const wefti_program *p, wefti
 
 weft_status wefti_rank_device_run(wefti_rank_device *d, const wefti_program *p,
                                   wefti_section section, const wefti_exec_options *options) {
-    WEFT_REQUIRE(p->peak_bytes <= d->bytes, WEFT_E_BUG,
-                 "the arena has %lld bytes, the program needs %lld", (long long)d->bytes,
-                 (long long)p->peak_bytes);
+    const wefti_device_arena *arenas = d->arenas[WEFTI_SPACE_DEVICE];
+    WEFT_REQUIRE(p->persistent_bytes <= arenas[WEFTI_PERSISTENT].bytes &&
+                     p->transient_bytes <= arenas[WEFTI_TRANSIENT].bytes,
+                 WEFT_E_BUG, "the arenas have %lld and %lld bytes, the program needs %lld and %lld",
+                 (long long)arenas[WEFTI_PERSISTENT].bytes,
+                 (long long)arenas[WEFTI_TRANSIENT].bytes, (long long)p->persistent_bytes,
+                 (long long)p->transient_bytes);
     wefti_binding *b = binding_of(d, p);
     if (b) wefti_forget_posts(d, b); /* a failed section can leave posts */
     d->options = options;

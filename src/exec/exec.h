@@ -1,5 +1,5 @@
-/* The executor: one device that runs programs. It maps the arena once and allocates nothing in a
- * step.
+/* The executor: one device that runs programs. It allocates nothing in a step: its arenas are
+ * mapped when it is created, and grow when a program is added.
  *
  * The executor communicates through endpoints, bound once for each program. It posts consecutive
  * independent transfers together before it waits for the first. */
@@ -13,21 +13,29 @@
 typedef struct wefti_rank_device wefti_rank_device;
 typedef struct wefti_trace wefti_trace;
 
-/* Creates a device with `threads` threads and an arena of `bytes`. The arena is mapped but not
- * touched; if the communicator has shared memory, the arena uses it. `comm`: this rank's side of
- * its world, borrowed; NULL: a single device. */
-weft_status wefti_rank_device_create(int threads, int64_t bytes, wefti_comm *comm,
+/* Creates a device with `threads` threads and arenas for `need`. They are mapped but not touched;
+ * if the communicator has shared memory, they use it. `comm`: this rank's side of its world,
+ * borrowed; NULL: a single device. */
+weft_status wefti_rank_device_create(int threads, wefti_footprint need, wefti_comm *comm,
                                      wefti_rank_device **out) WEFT_CHECKED;
+/* Makes the arenas larger, between two sections, if `need` is more than they have. Persistent bytes
+ * keep their addresses. A larger transient arena replaces the old one with all that was in it. For
+ * a moment both exist. */
+weft_status wefti_rank_device_reserve(wefti_rank_device *device, wefti_footprint need) WEFT_CHECKED;
 void wefti_rank_device_destroy(wefti_rank_device *device); /* before its comm */
 /* Creates the endpoints of all transfers of a program. Call it once before the program runs. The
  * program must outlive the device. */
 weft_status wefti_rank_device_bind(wefti_rank_device *device,
                                    const wefti_program *program) WEFT_CHECKED;
-/* Copies the used part of an arena into that of another device of the same size. The work of the
- * first device has ended. Its programs go on there once they are bound. */
+/* Takes back what was done for a program: its endpoints, and the persistent memory from
+ * `persistent` on, where the other programs' ends. */
+void wefti_rank_device_forget(wefti_rank_device *device, const wefti_program *program,
+                              int64_t persistent);
+/* Copies the used part of the arenas into those of another device, of the same sizes. The work of
+ * the first device has ended. Its programs go on there once they are bound. */
 weft_status wefti_rank_device_take(wefti_rank_device *to, wefti_rank_device *from) WEFT_CHECKED;
 wefti_comm *wefti_rank_device_comm(wefti_rank_device *device); /* NULL: alone */
-/* the device that owns the arena */
+/* the device that owns the arenas */
 wefti_device *wefti_rank_device_device(wefti_rank_device *device);
 /* The pointer of an address, valid only for the owner of its bytes; NULL: the address is absent. */
 unsigned char *wefti_rank_device_at(const wefti_rank_device *device, wefti_location at);
@@ -39,7 +47,8 @@ weft_status wefti_rank_device_map(const wefti_rank_device *device, wefti_locatio
 weft_status wefti_rank_device_write(const wefti_rank_device *device, wefti_location to,
                                     const void *from, int64_t bytes) WEFT_CHECKED;
 int64_t wefti_rank_device_observed_peak(
-    const wefti_rank_device *device); /* the highest byte that any executed step has used */
+    const wefti_rank_device *device); /* the highest bytes that executed steps have used of both
+                                         arenas, added */
 /* Nanoseconds of all waits for transfers, which includes waits for other ranks. */
 int64_t wefti_rank_device_waited(const wefti_rank_device *device);
 /* Counts memory at an address as used. Running steps does this by itself; feeding an input does
@@ -84,10 +93,10 @@ weft_status wefti_rank_device_run(wefti_rank_device *device, const wefti_program
 int64_t wefti_rank_device_finding_order(const wefti_rank_device *device);
 /* How many steps of the section that ran last have ended, with loops expanded. */
 int64_t wefti_rank_device_ended(const wefti_rank_device *device);
-/* Fills all parameters, states and optimizer tensors with start values: functions of seed and
- * name. */
+/* Fills parameters, states and optimizer tensors with start values: functions of seed and name.
+ * Tensors below the persistent offset `from` belong to an earlier program and stay as they are. */
 weft_status wefti_rank_device_init(wefti_rank_device *device, const wefti_program *program,
-                                   uint64_t seed) WEFT_CHECKED;
+                                   int64_t from, uint64_t seed) WEFT_CHECKED;
 
 /* Writes the program's constants (the 1 that seeds the backward pass). wefti_rank_device_init calls
  * it too. */

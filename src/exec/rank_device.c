@@ -1,4 +1,4 @@
-/* A rank's device: its arena and the start values of its tensors. */
+/* A rank's device: its arenas and the start values of its tensors. */
 #include "exec/rank_device.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 enum { RANK_DEVICE_HUGE_PAGE = 2 << 20 };
 
-/* ---- the arena ---- */
+/* ---- arenas ---- */
 
 /* If the communicator has shared memory and the device can use it, ranks of one host access each
  * other's arenas. */
@@ -16,29 +16,74 @@ static bool is_shared(const wefti_rank_device *d) {
     return d->comm && d->comm->engine->map && d->device->table->adopt;
 }
 
-static weft_status map_arena(wefti_rank_device *d) {
+static weft_status map_block(wefti_rank_device *d, int64_t bytes, wefti_arena_block *out) {
     void *p;
-    if (d->mapped == 0) return WEFT_OK;
+    /* empty tensors have an address too */
+    const int64_t mapped =
+        ((bytes ? bytes : 1) + RANK_DEVICE_HUGE_PAGE - 1) & ~(int64_t)(RANK_DEVICE_HUGE_PAGE - 1);
     if (is_shared(d))
-        WEFT_TRY(d->comm->engine->map(d->comm, d->device, (size_t)d->mapped, &p));
+        WEFT_TRY(d->comm->engine->map(d->comm, d->device, (size_t)mapped, &p));
     else
-        WEFT_TRY(d->device->table->allocate(d->device, WEFTI_SPACE_DEVICE, d->mapped, &p));
-    d->memory[WEFTI_SPACE_DEVICE] = p;
+        WEFT_TRY(d->device->table->allocate(d->device, WEFTI_SPACE_DEVICE, mapped, &p));
+    *out = (wefti_arena_block){.memory = p, .mapped = mapped};
     return WEFT_OK;
 }
 
-static void unmap_arena(wefti_rank_device *d) {
-    unsigned char *memory = d->memory[WEFTI_SPACE_DEVICE];
-    if (!memory) return;
+static void unmap_block(wefti_rank_device *d, const wefti_arena_block *block) {
     if (is_shared(d))
-        d->comm->engine->unmap(d->comm, d->device, memory, (size_t)d->mapped);
+        d->comm->engine->unmap(d->comm, d->device, block->memory, (size_t)block->mapped);
     else
-        d->device->table->free(d->device, WEFTI_SPACE_DEVICE, memory, d->mapped);
+        d->device->table->free(d->device, WEFTI_SPACE_DEVICE, block->memory, block->mapped);
+}
+
+/* Removes the blocks from number `keep` on. */
+static void unmap_from(wefti_rank_device *d, wefti_device_arena *arena, int64_t keep) {
+    while (arena->count > keep) unmap_block(d, &arena->blocks[--arena->count]);
+}
+
+/* Persistent bytes stay where they are: a block is appended. Transient ones get a new block. The
+ * old one goes when the new one is there, so that a failure changes nothing. */
+static weft_status grow(wefti_rank_device *d, wefti_term term, int64_t bytes) {
+    wefti_device_arena *arena = &d->arenas[WEFTI_SPACE_DEVICE][term];
+    wefti_arena_block block;
+    if (arena->count && bytes <= arena->bytes) return WEFT_OK;
+    const int64_t begin = term == WEFTI_PERSISTENT ? arena->bytes : 0;
+    WEFT_TRY(WEFT_GROW(arena->blocks, arena->count, arena->cap));
+    WEFT_TRY(map_block(d, bytes - begin, &block));
+    block.begin = begin;
+    if (term == WEFTI_TRANSIENT) unmap_from(d, arena, 0);
+    arena->blocks[arena->count++] = block;
+    arena->bytes = bytes;
+    return WEFT_OK;
+}
+
+weft_status wefti_rank_device_reserve(wefti_rank_device *d, wefti_footprint need) {
+    WEFT_TRY(grow(d, WEFTI_TRANSIENT, need.transient));
+    return grow(d, WEFTI_PERSISTENT, need.persistent);
+}
+
+/* How many bytes lie in one block from `at` on. */
+static int64_t block_left(const wefti_device_arena *arena, int64_t at) {
+    int64_t end = arena->bytes;
+    for (int64_t i = arena->count; i-- > 0 && arena->blocks[i].begin > at;)
+        end = arena->blocks[i].begin;
+    return end - at;
+}
+
+void wefti_rank_device_forget(wefti_rank_device *d, const wefti_program *program,
+                              int64_t persistent) {
+    wefti_device_arena *arena = &d->arenas[WEFTI_SPACE_DEVICE][WEFTI_PERSISTENT];
+    int64_t keep = arena->count;
+    wefti_unbind(d, program);
+    while (keep > 1 && arena->blocks[keep - 1].begin >= persistent) keep--;
+    unmap_from(d, arena, keep);
+    if (arena->bytes > persistent) arena->bytes = persistent;
+    if (arena->observed > persistent) arena->observed = persistent;
 }
 
 /* ---- life ---- */
 
-static weft_status start(wefti_rank_device *d, int threads) {
+static weft_status start(wefti_rank_device *d, int threads, wefti_footprint need) {
     const wefti_device_table *table;
     WEFT_TRY(wefti_pool_create(threads, &d->pool));
     WEFT_TRY(wefti_device_choose(&table));
@@ -47,18 +92,16 @@ static weft_status start(wefti_rank_device *d, int threads) {
     WEFT_TRY(wefti_stream_create(d->device, d->pool, &d->transfers));
     WEFT_TRY(wefti_event_create(d->device, &d->computed));
     WEFT_TRY(wefti_event_create(d->device, &d->transferred));
-    return map_arena(d);
+    return wefti_rank_device_reserve(d, need);
 }
 
-weft_status wefti_rank_device_create(int threads, int64_t bytes, wefti_comm *comm,
+weft_status wefti_rank_device_create(int threads, wefti_footprint need, wefti_comm *comm,
                                      wefti_rank_device **out) {
     wefti_rank_device *d;
     WEFT_NEW(d, wefti_rank_device);
-    d->bytes = bytes;
     d->comm = comm;
     d->rank = comm ? comm->rank : 0;
-    d->mapped = (bytes + RANK_DEVICE_HUGE_PAGE - 1) & ~(int64_t)(RANK_DEVICE_HUGE_PAGE - 1);
-    weft_status status = start(d, threads);
+    weft_status status = start(d, threads, need);
     if (status < 0) {
         wefti_rank_device_destroy(d);
         return wefti_note(status, __func__, __FILE__, __LINE__);
@@ -69,8 +112,13 @@ weft_status wefti_rank_device_create(int threads, int64_t bytes, wefti_comm *com
 
 void wefti_rank_device_destroy(wefti_rank_device *d) {
     if (!d) return;
-    wefti_unbind_all(d);
-    unmap_arena(d);
+    wefti_unbind(d, NULL);
+    wefti_free(d->bindings);
+    for (int space = 0; space < WEFTI_SPACES; space++)
+        for (int term = 0; term < WEFTI_TERMS; term++) {
+            unmap_from(d, &d->arenas[space][term], 0);
+            wefti_free(d->arenas[space][term].blocks);
+        }
     wefti_event_destroy(d->transferred);
     wefti_event_destroy(d->computed);
     wefti_stream_destroy(d->transfers);
@@ -83,21 +131,33 @@ void wefti_rank_device_destroy(wefti_rank_device *d) {
 
 enum { TAKE_BYTES = 16 << 20 };
 
-weft_status wefti_rank_device_take(wefti_rank_device *to, wefti_rank_device *from) {
-    const int64_t bytes = from->observed_peak < from->bytes ? from->observed_peak : from->bytes;
-    WEFT_REQUIRE(to->bytes == from->bytes, WEFT_E_BUG, "arenas of %lld and %lld bytes",
-                 (long long)from->bytes, (long long)to->bytes);
-    for (int64_t at = 0; at < bytes; at += TAKE_BYTES) {
-        const int64_t part = bytes - at < TAKE_BYTES ? bytes - at : TAKE_BYTES;
-        const wefti_location begin = wefti_location_of(WEFTI_SPACE_DEVICE, at);
-        wefti_mapping source, target;
-        WEFT_TRY(wefti_rank_device_map(from, begin, part, WEFTI_ACCESS_READ, &source));
-        weft_status status = wefti_rank_device_map(to, begin, part, WEFTI_ACCESS_WRITE, &target);
-        if (status >= 0) memcpy(target.data, source.data, (size_t)part);
-        if (status >= 0) status = wefti_device_unmap(&target, WEFT_OK);
-        WEFT_TRY(wefti_device_unmap(&source, status));
+/* Copies the first `bytes` of an arena. */
+static weft_status take(wefti_rank_device *to, wefti_rank_device *from, wefti_term term,
+                        int64_t bytes) {
+    wefti_device_arena *target = &to->arenas[WEFTI_SPACE_DEVICE][term];
+    const wefti_device_arena *source = &from->arenas[WEFTI_SPACE_DEVICE][term];
+    WEFT_REQUIRE(target->bytes == source->bytes, WEFT_E_BUG, "arenas of %lld and %lld bytes",
+                 (long long)source->bytes, (long long)target->bytes);
+    target->observed = source->observed;
+    for (int64_t at = 0, part; at < bytes; at += part) {
+        const wefti_location begin = wefti_location_of(WEFTI_SPACE_DEVICE, term, at);
+        wefti_mapping old, new;
+        part = bytes - at < TAKE_BYTES ? bytes - at : TAKE_BYTES;
+        if (block_left(source, at) < part) part = block_left(source, at);
+        if (block_left(target, at) < part) part = block_left(target, at);
+        WEFT_TRY(wefti_rank_device_map(from, begin, part, WEFTI_ACCESS_READ, &old));
+        weft_status status = wefti_rank_device_map(to, begin, part, WEFTI_ACCESS_WRITE, &new);
+        if (status >= 0) memcpy(new.data, old.data, (size_t)part);
+        if (status >= 0) status = wefti_device_unmap(&new, WEFT_OK);
+        WEFT_TRY(wefti_device_unmap(&old, status));
     }
-    to->observed_peak = from->observed_peak;
+    return WEFT_OK;
+}
+
+weft_status wefti_rank_device_take(wefti_rank_device *to, wefti_rank_device *from) {
+    const wefti_device_arena *source = from->arenas[WEFTI_SPACE_DEVICE];
+    WEFT_TRY(take(to, from, WEFTI_PERSISTENT, source[WEFTI_PERSISTENT].bytes));
+    WEFT_TRY(take(to, from, WEFTI_TRANSIENT, source[WEFTI_TRANSIENT].observed));
     to->used = from->used;
     return WEFT_OK;
 }
@@ -109,7 +169,8 @@ wefti_device *wefti_rank_device_device(wefti_rank_device *d) {
     return d->device;
 }
 int64_t wefti_rank_device_observed_peak(const wefti_rank_device *d) {
-    return d->observed_peak;
+    const wefti_device_arena *arenas = d->arenas[WEFTI_SPACE_DEVICE];
+    return arenas[WEFTI_PERSISTENT].observed + arenas[WEFTI_TRANSIENT].observed;
 }
 int64_t wefti_rank_device_waited(const wefti_rank_device *d) {
     return d->waited_ns;
@@ -131,7 +192,12 @@ double wefti_rank_device_loss(const wefti_rank_device *d) {
 
 unsigned char *wefti_rank_device_at(const wefti_rank_device *d, wefti_location at) {
     if (!wefti_location_exists(at)) return NULL;
-    return d->memory[wefti_location_space(at)] + wefti_location_offset(at);
+    const wefti_device_arena *arena = &d->arenas[wefti_location_space(at)][wefti_location_term(at)];
+    if (!arena->count) return NULL;
+    const int64_t offset = wefti_location_offset(at);
+    const wefti_arena_block *block = &arena->blocks[arena->count - 1];
+    while (block->begin > offset) block--;
+    return block->memory + (offset - block->begin);
 }
 
 wefti_device *wefti_rank_device_owner(const wefti_rank_device *d, wefti_location at) {
@@ -151,9 +217,9 @@ weft_status wefti_rank_device_write(const wefti_rank_device *d, wefti_location t
 }
 
 void wefti_rank_device_observe(wefti_rank_device *d, wefti_location at, int64_t bytes) {
+    wefti_device_arena *arena = &d->arenas[wefti_location_space(at)][wefti_location_term(at)];
     const int64_t end = wefti_location_offset(at) + bytes;
-    if (wefti_location_space(at) == WEFTI_SPACE_DEVICE && end > d->observed_peak)
-        d->observed_peak = end;
+    if (end > arena->observed) arena->observed = end;
 }
 
 /* ---- start values ---- */
@@ -195,10 +261,14 @@ static weft_status clear(wefti_rank_device *d, wefti_location at, int64_t bytes)
                              bytes);
 }
 
-weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p, uint64_t seed) {
+weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p, int64_t from,
+                                   uint64_t seed) {
+    /* persistent memory counts whole, whether all of it is written or not */
+    wefti_rank_device_observe(
+        d, wefti_location_of(WEFTI_SPACE_DEVICE, WEFTI_PERSISTENT, p->persistent_bytes), 0);
     for (int32_t t = 0; t < p->tensor_count; t++) {
         const wefti_tensor *x = &p->tensors[t];
-        if (x->role > WEFTI_TENSOR_OPTIMIZER) continue;
+        if (x->role > WEFTI_TENSOR_OPTIMIZER || wefti_location_offset(x->home) < from) continue;
         if (x->init.kind != WEFT_INIT_ZEROS)
             WEFT_TRY(fill_tensor(d, p, x, seed));
         else if (d->used) /* new memory is already zero */

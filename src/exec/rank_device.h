@@ -24,6 +24,18 @@ typedef struct wefti_binding {
     int32_t count;
 } wefti_binding;
 
+/* An arena of a device: blocks of memory, one behind the other by offset. Whoever asks for a range
+ * gets it in one block. */
+typedef struct wefti_arena_block {
+    unsigned char *memory; /* in device memory the host must not touch it */
+    int64_t begin, mapped; /* the offset of its first byte; its size */
+} wefti_arena_block;
+typedef struct wefti_device_arena {
+    wefti_arena_block *blocks;
+    int64_t count, cap;
+    int64_t bytes, observed; /* observed: the end of the highest byte that was used */
+} wefti_device_arena;
+
 struct wefti_rank_device {
     wefti_pool *pool;
     wefti_comm *comm;
@@ -33,9 +45,7 @@ struct wefti_rank_device {
     wefti_stream *transfers;  /* a posted transfer begins behind the work of this stream */
     wefti_event *computed;    /* `transfers` waits for `stream`, */
     wefti_event *transferred; /* and the other way round */
-    unsigned char *memory[WEFTI_SPACES]; /* the arena; in device memory the host must not touch
-                                            it. NULL: the space is empty */
-    int64_t bytes, mapped, observed_peak;
+    wefti_device_arena arenas[WEFTI_SPACES][WEFTI_TERMS];
     wefti_binding *bindings;
     int64_t binding_count, binding_cap;
     int64_t waited_ns; /* in waits for transfers */
@@ -51,7 +61,7 @@ struct wefti_rank_device {
     wefti_section section;
     wefti_cursor at; /* the step that is running, in its section */
     int32_t micro;   /* its microbatch */
-    bool used;       /* a program ran, so the arena may hold data */
+    bool used;       /* a program ran, so the arenas may hold data */
 };
 
 /* ---- exec.c ---- */
@@ -87,6 +97,7 @@ weft_status wefti_run_wait(wefti_rank_device *d, wefti_binding *b,
 weft_status wefti_drain(wefti_rank_device *d, wefti_binding *b) WEFT_CHECKED;
 /* Call it before a section. It drops posts that a failed section left without a wait. */
 void wefti_forget_posts(wefti_rank_device *d, wefti_binding *b);
-void wefti_unbind_all(wefti_rank_device *d);
+/* Destroys the endpoints of a program; NULL: of all. */
+void wefti_unbind(wefti_rank_device *d, const wefti_program *program);
 
 #endif

@@ -185,9 +185,14 @@ static void unbind(wefti_binding *b) {
     wefti_free(b->exposures);
 }
 
-void wefti_unbind_all(wefti_rank_device *d) {
-    for (int64_t i = 0; i < d->binding_count; i++) unbind(&d->bindings[i]);
-    wefti_free(d->bindings);
+void wefti_unbind(wefti_rank_device *d, const wefti_program *program) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < d->binding_count; i++)
+        if (program && d->bindings[i].program != program)
+            d->bindings[kept++] = d->bindings[i];
+        else
+            unbind(&d->bindings[i]);
+    d->binding_count = kept;
 }
 
 static weft_status bind_transfers(wefti_rank_device *d, wefti_binding *b) {

@@ -103,7 +103,7 @@ static weft_status start_threads(wefti_workers *workers) {
     return WEFT_OK;
 }
 
-static weft_status start(wefti_workers *workers, int threads, const int64_t *bytes) {
+static weft_status start(wefti_workers *workers, int threads, const wefti_footprint *need) {
     WEFT_NEW_ARRAY(workers->members, member, workers->size);
     workers->take_turns = threads == 1;
     if (workers->size > 1) {
@@ -115,13 +115,13 @@ static weft_status start(wefti_workers *workers, int threads, const int64_t *byt
         m->workers = workers;
         m->rank = r;
         wefti_comm *comm = workers->comms ? workers->comms[r] : workers->joined;
-        WEFT_TRY(wefti_rank_device_create(threads, bytes[r], comm, &m->device));
+        WEFT_TRY(wefti_rank_device_create(threads, need[r], comm, &m->device));
     }
     return workers->size > 1 ? start_threads(workers) : WEFT_OK;
 }
 
-static weft_status create(int32_t devices, wefti_comm *joined, int threads, const int64_t *bytes,
-                          wefti_workers **out) {
+static weft_status create(int32_t devices, wefti_comm *joined, int threads,
+                          const wefti_footprint *need, wefti_workers **out) {
     wefti_workers *workers;
     WEFT_NEW(workers, wefti_workers);
     workers->size = devices;
@@ -130,7 +130,7 @@ static weft_status create(int32_t devices, wefti_comm *joined, int threads, cons
     pthread_mutex_init(&workers->lock, NULL);
     pthread_cond_init(&workers->begun, NULL);
     pthread_cond_init(&workers->finished, NULL);
-    weft_status status = start(workers, threads, bytes);
+    weft_status status = start(workers, threads, need);
     if (status < 0) {
         wefti_workers_destroy(workers);
         return status;
@@ -139,14 +139,15 @@ static weft_status create(int32_t devices, wefti_comm *joined, int threads, cons
     return WEFT_OK;
 }
 
-weft_status wefti_workers_create(int32_t devices, int threads, const int64_t *bytes,
+weft_status wefti_workers_create(int32_t devices, int threads, const wefti_footprint *need,
                                  wefti_workers **out) {
     WEFT_REQUIRE(devices >= 1, WEFT_E_ARG, "there must be at least 1 device, not %d", devices);
-    return create(devices, NULL, threads, bytes, out);
+    return create(devices, NULL, threads, need, out);
 }
 
-weft_status wefti_workers_join(wefti_comm *comm, int threads, int64_t bytes, wefti_workers **out) {
-    return create(1, comm, threads, &bytes, out);
+weft_status wefti_workers_join(wefti_comm *comm, int threads, wefti_footprint need,
+                               wefti_workers **out) {
+    return create(1, comm, threads, &need, out);
 }
 
 void wefti_workers_destroy(wefti_workers *workers) {

@@ -171,6 +171,7 @@ static void add_tensor(print_json_writer *w, const wefti_program *p, const weft_
         add_int(w, "stride_bytes", t->stride);
     }
     add_place(w, p, &t->desc, &t->whole, plan ? &t->layout : NULL);
+    add_text(w, "arena", wefti_location_term(t->home) ? "transient" : "persistent");
     add_int(w, "offset", wefti_location_offset(t->home));
     if (wefti_location_space(t->home) == WEFTI_SPACE_HOST) add_text(w, "space", "host");
     add_begin(w, p, plan, t);

@@ -1,4 +1,5 @@
-/* Destroys programs, finds their tensors by name, and walks through their loops. */
+/* Destroys programs, adds up their memory, finds their tensors by name, and walks through their
+ * loops. */
 #include "program/program.h"
 
 #include <string.h>
@@ -18,6 +19,13 @@ void wefti_program_destroy(wefti_program *p) {
     weft_graph_destroy(p->graph);
     wefti_arena_destroy(p->arena);
     wefti_free(p);
+}
+
+wefti_footprint wefti_programs_footprint(wefti_program *const *programs, int32_t count) {
+    wefti_footprint all = {0};
+    for (int32_t i = 0; i < count; i++)
+        wefti_footprint_join(&all, wefti_program_footprint(programs[i]));
+    return all;
 }
 
 const wefti_tensor *wefti_program_tensor(const wefti_program *p, const char *name) {

@@ -65,8 +65,9 @@ typedef struct wefti_step {
      * leaves in flight, code[to - leaves, to). The next part begins with the waits for them,
      * code[from - waits, from). */
     int32_t from, to, part, parts, waits, leaves;
-    /* While the step runs: the end of the highest buffer of the arena that is alive, and the bytes
-     * of all that are alive. The largest end of all steps is the predicted peak. */
+    /* While the step runs: the persistent bytes and the end of the highest transient buffer that is
+     * alive, and the bytes of all that are alive. The largest of all steps is the predicted peak.
+     */
     int64_t used_bytes, alive_bytes;
 } wefti_step;
 
@@ -181,11 +182,10 @@ typedef struct wefti_program {
     int32_t grad_count;
     weft_body **bodies; /* fused bodies, and bodies of updates and of changes of layout, owned */
     int32_t body_count;
-    int64_t persistent_bytes; /* parameters, states, optimizer, scalars: at the bottom of the
-                                 arena */
-    int64_t transient_bytes;  /* all other buffers: from `transient_base` up */
-    int64_t transient_base;
-    int64_t peak_bytes;     /* transient_base + transient_bytes: the predicted peak */
+    int64_t persistent_bytes; /* parameters, states, optimizer, scalars, also those of programs that
+                                 were built before on the same device */
+    int64_t transient_bytes;  /* all other buffers */
+    int64_t peak_bytes;       /* the sum of both arenas: the predicted peak */
     int64_t program_bytes;  /* of the host's memory: the program itself, with its graph, partition,
                                routines and kernels; known when the program is complete */
     wefti_location scalars; /* f32 [8]: learning rate, step, gradient scale; or absent */
@@ -212,6 +212,26 @@ typedef struct wefti_program {
 } wefti_program;
 
 void wefti_program_destroy(wefti_program *program);
+
+/* The two arenas of a device in bytes. */
+typedef struct wefti_footprint {
+    int64_t persistent, transient;
+} wefti_footprint;
+
+static inline wefti_footprint wefti_program_footprint(const wefti_program *p) {
+    return (wefti_footprint){p->persistent_bytes, p->transient_bytes};
+}
+/* Programs of one device share both arenas. */
+static inline void wefti_footprint_join(wefti_footprint *all, wefti_footprint one) {
+    if (one.persistent > all->persistent) all->persistent = one.persistent;
+    if (one.transient > all->transient) all->transient = one.transient;
+}
+static inline int64_t wefti_footprint_bytes(wefti_footprint f) {
+    return f.persistent + f.transient;
+}
+/* Of the programs of one device. */
+wefti_footprint wefti_programs_footprint(wefti_program *const *programs, int32_t count);
+
 const wefti_tensor *wefti_program_tensor(const wefti_program *program, const char *name);
 
 /* ---- sections with their loops expanded ---- */

@@ -3,6 +3,7 @@
 #include "session/parts.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/text.h"
 #include "partition/partition.h"
@@ -50,13 +51,22 @@ static int64_t programs_bytes(const weft_session *s, const wefti_program *p) {
     return bytes;
 }
 
-/* The memory of p's device: the arena, which all its programs share, and the programs. */
+wefti_footprint wefti_session_footprint(const weft_session *s, int32_t rank, int64_t programs) {
+    wefti_footprint all = {0};
+    for (int64_t i = 0; i < programs; i++)
+        wefti_footprint_join(&all, s->views[i]->sites[rank].facts.arenas);
+    return all;
+}
+
+/* The arenas of p's device, which all its programs share, p included. */
+static int64_t arena_bytes(const weft_session *s, const wefti_program *p) {
+    wefti_footprint all = wefti_session_footprint(s, p->rank, s->view_count);
+    wefti_footprint_join(&all, wefti_program_footprint(p));
+    return wefti_footprint_bytes(all);
+}
+
 static int64_t device_bytes(const weft_session *s, const wefti_program *p) {
-    int64_t arena = p->peak_bytes;
-    for (int64_t i = 0; i < s->view_count; i++)
-        if (s->views[i]->programs[p->rank]->peak_bytes > arena)
-            arena = s->views[i]->programs[p->rank]->peak_bytes;
-    return arena + programs_bytes(s, p);
+    return arena_bytes(s, p) + programs_bytes(s, p);
 }
 
 /* Of the devices in this process: the program of the one that needs most. */
@@ -71,8 +81,8 @@ static const wefti_program *largest_program(const weft_session *s, wefti_program
 /* Compares the largest device of this process with the limit. */
 static weft_status check_limit(const weft_session *s, wefti_program *const *programs) {
     const wefti_program *p = largest_program(s, programs);
-    return wefti_program_within(p, device_bytes(s, p) - programs_bytes(s, p), programs_bytes(s, p),
-                                s->options.memory_bytes, s->optimizer != NULL, s->devices);
+    return wefti_program_within(p, arena_bytes(s, p), programs_bytes(s, p), s->options.memory_bytes,
+                                s->optimizer != NULL, s->devices);
 }
 
 /* ---- building ---- */
@@ -99,13 +109,8 @@ static weft_status build_rank(const weft_session *s, const weft_graph *graph, in
         .host = s->world ? s->world->host : NULL,
         .routes = s->routes,
         .shared = train ? NULL : s->views[0]->programs[rank],
+        .persistent_bytes = wefti_session_footprint(s, rank, s->view_count).persistent,
     };
-    for (int64_t i = 0; i < s->view_count; i++) {
-        const wefti_program *other = s->views[i]->programs[rank];
-        if (other->peak_bytes > spec.peak_bytes) spec.peak_bytes = other->peak_bytes;
-        if (other->persistent_bytes > spec.persistent_bytes)
-            spec.persistent_bytes = other->persistent_bytes;
-    }
     return wefti_program_build(&spec, out);
 }
 
@@ -330,13 +335,6 @@ void weft_session_destroy(weft_session *s) {
     wefti_free(s);
 }
 
-weft_status weft_session_add(weft_session *s, weft_graph *graph, int *out_program) {
-    WEFT_REQUIRE(!s->workers, WEFT_E_ARG, "add all graphs before the session's first step");
-    WEFT_TRY(build(s, graph, WEFT_OK));
-    *out_program = (int)s->view_count - 1;
-    return WEFT_OK;
-}
-
 /* ---- starting ---- */
 
 static void set_trace(const weft_session *s, wefti_trace *trace) {
@@ -345,14 +343,16 @@ static void set_trace(const weft_session *s, wefti_trace *trace) {
             wefti_rank_device_trace(wefti_workers_device(s->workers, r), trace);
 }
 
+/* The persistent tensors that program i does not share with earlier ones. */
+static weft_status init_program(const weft_session *s, wefti_rank_device *device, int32_t rank,
+                                int64_t i) {
+    return wefti_rank_device_init(device, s->views[i]->programs[rank],
+                                  wefti_session_footprint(s, rank, i).persistent, s->options.seed);
+}
+
 weft_status wefti_session_init_device(const weft_session *s, wefti_rank_device *device,
                                       int32_t rank) {
-    const wefti_program *first = s->views[0]->programs[rank];
-    for (int64_t i = 0; i < s->view_count; i++) {
-        const wefti_program *p = s->views[i]->programs[rank];
-        if (i == 0 || p->persistent_bytes != first->persistent_bytes)
-            WEFT_TRY(wefti_rank_device_init(device, p, s->options.seed));
-    }
+    for (int64_t i = 0; i < s->view_count; i++) WEFT_TRY(init_program(s, device, rank, i));
     return WEFT_OK;
 }
 
@@ -364,16 +364,12 @@ static weft_status start_device(void *context, wefti_rank_device *device, int32_
 }
 
 weft_status wefti_session_create_workers(const weft_session *s, wefti_workers **out) {
-    int64_t *bytes;
-    WEFT_NEW_ARRAY(bytes, int64_t, s->devices);
-    for (int32_t r = 0; r < s->devices; r++)
-        for (int64_t i = 0; i < s->view_count; i++)
-            if (s->views[i]->sites[r].facts.peak_bytes > bytes[r])
-                bytes[r] = s->views[i]->sites[r].facts.peak_bytes;
-    weft_status status = s->world
-                             ? wefti_workers_join(s->world->comm, s->threads, bytes[s->me], out)
-                             : wefti_workers_create(s->devices, s->threads, bytes, out);
-    wefti_free(bytes);
+    wefti_footprint *need;
+    WEFT_NEW_ARRAY(need, wefti_footprint, s->devices);
+    for (int32_t r = 0; r < s->devices; r++) need[r] = wefti_session_footprint(s, r, s->view_count);
+    weft_status status = s->world ? wefti_workers_join(s->world->comm, s->threads, need[s->me], out)
+                                  : wefti_workers_create(s->devices, s->threads, need, out);
+    wefti_free(need);
     return status;
 }
 
@@ -405,6 +401,76 @@ weft_status wefti_session_start(weft_session *s) {
 void wefti_session_observe_devices(const weft_session *s) {
     set_trace(s, s->trace);
     wefti_session_set_profiles(s);
+}
+
+/* ---- adding programs ---- */
+
+/* What the newest program adds to a device: memory, endpoints and start values. The devices are
+ * between two passes. */
+static weft_status extend_device(void *context, wefti_rank_device *device, int32_t rank) {
+    const weft_session *s = context;
+    const int64_t newest = s->view_count - 1;
+    WEFT_TRY(wefti_rank_device_reserve(device, wefti_session_footprint(s, rank, newest + 1)));
+    WEFT_TRY(wefti_rank_device_bind(device, s->views[newest]->programs[rank]));
+    return init_program(s, device, rank, newest);
+}
+
+static weft_status reduce_device(void *context, wefti_rank_device *device, int32_t rank) {
+    const weft_session *s = context;
+    const int64_t newest = s->view_count - 1;
+    wefti_rank_device_forget(device, s->views[newest]->programs[rank],
+                             wefti_session_footprint(s, rank, newest).persistent);
+    return WEFT_OK;
+}
+
+/* The newest program comes to devices that run already. If that fails, it goes. */
+static weft_status extend(weft_session *s) {
+    weft_status status =
+        wefti_workers_name(s->workers, wefti_workers_run(s->workers, extend_device, s));
+    if (s->world) status = wefti_agree(s->agreement, status);
+    if (status >= 0) return WEFT_OK;
+    wefti_failure kept;
+    wefti_failure_keep(status, &kept);
+    weft_status reduced = wefti_workers_run(s->workers, reduce_device, s);
+    (void)reduced; /* it cannot fail */
+    wefti_view_destroy(s->views[--s->view_count]);
+    return wefti_failure_tell(&kept);
+}
+
+/* Inputs and outputs lie in transient memory, which may be another one now. */
+static void forget_transient(weft_session *s) {
+    for (int64_t i = 0; i < s->view_count; i++)
+        for (int64_t t = 0; t < s->views[i]->count; t++)
+            memset(s->views[i]->tensors[t].fed, WEFTI_INPUT_UNFED,
+                   (size_t)s->views[i]->microbatches);
+    for (int32_t r = 0; r < s->devices; r++) {
+        wefti_rank_device *device = wefti_workers_device(s->workers, r);
+        if (device) wefti_host_copies_move(s, device, device);
+    }
+}
+
+static weft_status check_add(const weft_session *s) {
+    WEFT_REQUIRE(
+        !s->mends, WEFT_E_ARG,
+        "a session with recovery gets all its graphs before its first step: a process that "
+        "takes the place of another begins with them");
+    WEFT_REQUIRE(!s->accumulated, WEFT_E_ARG,
+                 "a graph is added between two steps, but %d of %d microbatches are accumulated: "
+                 "update first",
+                 s->accumulated, s->options.microbatches);
+    return WEFT_OK;
+}
+
+weft_status weft_session_add(weft_session *s, weft_graph *graph, int *out_program) {
+    if (s->workers) WEFT_TRY(check_add(s));
+    WEFT_TRY(build(s, graph, WEFT_OK));
+    if (s->workers) {
+        WEFT_TRY(extend(s));
+        s->ready = false;
+        forget_transient(s);
+    }
+    *out_program = (int)s->view_count - 1;
+    return WEFT_OK;
 }
 
 weft_status wefti_session_view(const weft_session *s, int program, wefti_view **out) {

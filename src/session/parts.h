@@ -14,8 +14,8 @@
 /* Facts about a device's program, known in every process. */
 typedef struct wefti_facts {
     wefti_mesh mesh;
-    int64_t peak_bytes, program_bytes, parameter_bytes, optimizer_bytes, transient_bytes,
-        saved_bytes;
+    wefti_footprint arenas;
+    int64_t program_bytes, parameter_bytes, optimizer_bytes, saved_bytes;
     double forward_flops, backward_flops;
     int32_t rank, tensor_count;
     int32_t holder;         /* the rank that keeps copies of its state; -1: none */
@@ -150,6 +150,8 @@ void wefti_session_take_inputs(const weft_session *s, int64_t first);
 /* build.c: how products in bf16 are computed. AUTO: what a backend measures on this processor. */
 wefti_bf16_compute wefti_choose_bf16(weft_bf16_compute wanted);
 
+/* build.c: what the first `programs` of a device need. */
+wefti_footprint wefti_session_footprint(const weft_session *s, int32_t rank, int64_t programs);
 /* build.c: this process's devices, without start values. */
 weft_status wefti_session_create_workers(const weft_session *s, wefti_workers **out) WEFT_CHECKED;
 /* Traces and profiles of all devices of this process. */

@@ -452,10 +452,8 @@ weft_status weft_session_device_memory(const weft_session *s, int rank, int64_t 
                                        int64_t *out_observed) {
     WEFT_REQUIRE(rank >= 0 && rank < s->devices, WEFT_E_ARG,
                  "device %d does not exist: the session has %d", rank, s->devices);
-    *out_predicted = *out_observed = 0;
-    for (int64_t i = 0; i < s->view_count; i++)
-        if (s->views[i]->sites[rank].facts.peak_bytes > *out_predicted)
-            *out_predicted = s->views[i]->sites[rank].facts.peak_bytes;
+    *out_observed = 0;
+    *out_predicted = wefti_footprint_bytes(wefti_session_footprint(s, rank, s->view_count));
     if (s->workers && wefti_session_has(s, rank))
         *out_observed = wefti_rank_device_observed_peak(wefti_workers_device(s->workers, rank));
     return WEFT_OK;
@@ -479,7 +477,7 @@ weft_session_memory weft_session_memory_of(const weft_session *s) {
         keep_most(&m.program_bytes, programs);
         keep_most(&m.parameter_bytes, f->parameter_bytes);
         keep_most(&m.optimizer_bytes, f->optimizer_bytes);
-        keep_most(&m.transient_bytes, f->transient_bytes);
+        keep_most(&m.transient_bytes, f->arenas.transient);
         keep_most(&m.saved_bytes, f->saved_bytes);
         m.forward_flops += f->forward_flops;
         m.backward_flops += f->backward_flops;

@@ -131,9 +131,8 @@ static void describe(wefti_site *site, const wefti_program *p) {
     wefti_facts *f = &site->facts;
     site->tensors = p->tensors;
     *f = (wefti_facts){.mesh = p->mesh,
-                       .peak_bytes = p->peak_bytes,
+                       .arenas = wefti_program_footprint(p),
                        .program_bytes = p->program_bytes,
-                       .transient_bytes = p->transient_bytes,
                        .saved_bytes = p->saved_bytes,
                        .forward_flops = p->forward_flops,
                        .backward_flops = p->backward_flops,

@@ -171,7 +171,8 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
     const wefti_routine *r = t->routine;
     int64_t frame, total = lay_out(t, &frame);
     wefti_rank_device *device;
-    assert_int_equal(wefti_rank_device_create(2, total, NULL, &device), WEFT_OK);
+    assert_int_equal(wefti_rank_device_create(2, (wefti_footprint){total, 0}, NULL, &device),
+                     WEFT_OK);
     wefti_mapping m;
     assert_int_equal(map_arena(device, total, &m), WEFT_OK);
     unsigned char *memory = m.data;
@@ -185,7 +186,7 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
     assert_int_equal(wefti_device_unmap(&m, WEFT_OK), WEFT_OK);
     wefti_location args[MOST];
     for (int32_t a = 0; a < r->args; a++)
-        args[a] = wefti_location_of(WEFTI_SPACE_DEVICE, t->offset[a]);
+        args[a] = wefti_location_of(WEFTI_SPACE_DEVICE, WEFTI_PERSISTENT, t->offset[a]);
     wefti_step step = {.kind = WEFTI_STEP_CALL,
                        .name = "cell",
                        .routine = r,
@@ -195,7 +196,7 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
                        .tensor = -1,
                        .to = r->code_count,
                        .parts = 1};
-    wefti_program program = {.steps = {&step}, .step_count = {1}, .peak_bytes = total};
+    wefti_program program = {.steps = {&step}, .step_count = {1}, .persistent_bytes = total};
     wefti_exec_options o = {.random = stream};
     if (wefti_rank_device_run(device, &program, WEFTI_SECTION_FIRST, &o) < 0)
         fail_msg("%s: %s", what, weft_error_message());

@@ -111,6 +111,12 @@ typedef struct shadow {
     wefti_cursor at;
 } shadow;
 
+/* The persistent arena lies below the transient one here. */
+static int64_t offset_of(const shadow *s, wefti_location at) {
+    const bool transient = wefti_location_term(at) == WEFTI_TRANSIENT;
+    return wefti_location_offset(at) + (transient ? s->program->persistent_bytes : 0);
+}
+
 static void fill(shadow *s, int64_t offset, int64_t bytes, uint64_t value) {
     for (int64_t i = 0; i * GRAIN < bytes; i++)
         s->of[offset / GRAIN + i] = wefti_digest_number(value, (uint64_t)i);
@@ -128,19 +134,19 @@ static shadow shadow_of(const wefti_program *p) {
         const wefti_tensor *t = &p->tensors[i];
         if (t->role == WEFTI_TENSOR_OUTPUT) continue;
         for (int32_t m = 0; m < t->microbatches; m++)
-            fill(&s, wefti_location_offset(t->home) + m * t->stride, weft_desc_bytes(&t->desc),
+            fill(&s, offset_of(&s, t->home) + m * t->stride, weft_desc_bytes(&t->desc),
                  wefti_digest_number(wefti_digest_text(1, t->name), (uint64_t)m));
     }
-    if (wefti_location_exists(p->one)) fill(&s, wefti_location_offset(p->one), 64, 2);
+    if (wefti_location_exists(p->one)) fill(&s, offset_of(&s, p->one), 64, 2);
     return s;
 }
 
 static int64_t argument(const shadow *s, const wefti_step *step, int32_t arg) {
-    return wefti_location_offset(wefti_cursor_arg(step, &s->at, arg));
+    return offset_of(s, wefti_cursor_arg(step, &s->at, arg));
 }
 
 static int64_t place(const shadow *s, const wefti_step *step, wefti_ref ref) {
-    if (ref.arg == WEFTI_REF_FRAME) return wefti_location_offset(step->frame) + ref.offset;
+    if (ref.arg == WEFTI_REF_FRAME) return offset_of(s, step->frame) + ref.offset;
     return argument(s, step, ref.arg) + ref.offset;
 }
 

@@ -11,8 +11,8 @@
 
 /* ---- one process ---- */
 
-static const unsigned char *memory_of(weft_session *s, int32_t rank) {
-    return wefti_rank_device_at(wefti_workers_device(s->workers, rank), (wefti_location){0});
+static const unsigned char *memory_of(weft_session *s, int32_t rank, wefti_location at) {
+    return wefti_rank_device_at(wefti_workers_device(s->workers, rank), at);
 }
 
 /* A piece of the owner's tensor, one element behind the other. */
@@ -21,7 +21,7 @@ static void read_piece(weft_session *s, const wefti_program *p, const wefti_piec
     wefti_region piece, all;
     wefti_layout_region(&x->layout, &p->mesh, &x->whole, p->rank, &piece);
     wefti_program_region(p, t, &all);
-    const unsigned char *from = memory_of(s, p->rank) + wefti_location_offset(t->home);
+    const unsigned char *from = memory_of(s, p->rank, t->home);
     if (x->whole.rank == 0)
         memcpy(out, from, (size_t)weft_desc_bytes(&x->desc));
     else
@@ -49,7 +49,7 @@ static int assert_copies(const trial *t, weft_session *s) {
             if (copy->tensor >= 0)
                 read_piece(s, p, copy, b);
             else
-                memcpy(b, memory_of(s, r) + wefti_location_offset(copy->home), bytes);
+                memcpy(b, memory_of(s, r, copy->home), bytes);
             if (memcmp(a, b, bytes))
                 fail_msg("seed %llu: rank %d's copy of '%s' of rank %d differs",
                          (unsigned long long)t->seed, r, copy->name, p->ward);

@@ -584,8 +584,8 @@ static void a_transfer_is_traced_from_its_post(void **state) {
 
 /* ---- evaluation beside training ---- */
 
-static void evaluation_has_the_same_plan(void **state) {
-    (void)state;
+/* `late`: the evaluation is added after a step. */
+static void evaluate_beside(bool late) {
     static const char *const names[] = {"2 data", "2 tensor", "4 data, all split",
                                         "2 data 2 tensor, states split", "2 stages"};
     for (int i = 0; i < 5; i++) {
@@ -597,6 +597,7 @@ static void evaluation_has_the_same_plan(void **state) {
             int program;
             s[k] = session_for(c, k == 1, &graph[k]);
             eval[k] = tiny_gpt2(WEFT_USE_EVAL, BATCH, 0, WEFT_F32);
+            if (late) (void)train_step(s[k], c, 7);
             if (weft_session_add(s[k], eval[k], &program) < 0)
                 fail_msg("%s: %s", c->name, weft_error_message());
             for (int round = 0; round < 2; round++) {
@@ -616,6 +617,16 @@ static void evaluation_has_the_same_plan(void **state) {
             weft_graph_destroy(eval[k]);
         }
     }
+}
+
+static void evaluation_has_the_same_plan(void **state) {
+    (void)state;
+    evaluate_beside(false);
+}
+
+static void evaluation_comes_after_a_step(void **state) {
+    (void)state;
+    evaluate_beside(true);
 }
 
 /* ---- memory that is not there ---- */
@@ -643,6 +654,43 @@ static weft_status create_and_step(const plan_case *c, weft_graph *graph, weft_s
     if (status == WEFT_OK) status = try_step(*out, c, 0, &loss);
     weft_plan_destroy(plan);
     return status;
+}
+
+/* A program cannot be added because memory fails, at any time: while it is built, or while the
+ * devices take it. Then the session goes on without it, and takes it later. */
+static void an_addition_may_fail(void **state) {
+    (void)state;
+    const plan_case *c = case_of("2 data 2 tensor, states split");
+    weft_graph *graph[2], *eval[2];
+    weft_session *s[2];
+    double loss[2];
+    int program[2], failures = 0;
+    for (int k = 0; k < 2; k++) {
+        eval[k] = tiny_gpt2(WEFT_USE_EVAL, BATCH, 0, WEFT_F32);
+        s[k] = session_for(c, true, &graph[k]);
+        (void)train_step(s[k], c, 0);
+    }
+    ASSERT_OK(weft_session_add(s[0], eval[0], &program[0]));
+    for (weft_status status = WEFT_E_NOMEM; status < 0; failures++) {
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, (int64_t)failures * 11, true, 0); /* all from here on */
+        status = weft_session_add(s[1], eval[1], &program[1]);
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+        if (status < 0) assert_int_equal(status, WEFT_E_NOMEM);
+        for (int k = 0; k < 2 && failures % 64 == 0; k++) (void)train_step(s[k], c, 0);
+    }
+    assert_true(failures > 40);
+    for (int k = 0; k < 2; k++) {
+        feed_rows(s[k], program[k], 5, 0);
+        ASSERT_OK(weft_session_forward(s[k], program[k], &loss[k]));
+        (void)train_step(s[k], c, 1);
+        check_memory(s[k], c);
+    }
+    assert_memory_equal(&loss[0], &loss[1], sizeof loss[0]);
+    assert_true(difference(s[0], s[1], WEFT_ROLE_PARAM) == 0);
+    for (int k = 0; k < 2; k++) {
+        end_session(s[k], graph[k]);
+        weft_graph_destroy(eval[k]);
+    }
 }
 
 /* One in some of the allocations, each time others. */
@@ -686,7 +734,9 @@ int main(void) {
         cmocka_unit_test(traces_show_every_device),
         cmocka_unit_test(a_transfer_is_traced_from_its_post),
         cmocka_unit_test(evaluation_has_the_same_plan),
+        cmocka_unit_test(evaluation_comes_after_a_step),
         cmocka_unit_test(allocations_may_fail),
+        cmocka_unit_test(an_addition_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,6 +71,12 @@ static int32_t compare(uint64_t seed, const world *w, const wefti_simulate_optio
     return players;
 }
 
+/* The persistent arena lies below the transient one here. */
+static int64_t offset_of(const wefti_program *p, wefti_location at) {
+    const bool transient = wefti_location_term(at) == WEFTI_TRANSIENT;
+    return wefti_location_offset(at) + (transient ? p->persistent_bytes : 0);
+}
+
 /* The largest use of all steps is the predicted peak; no argument lies above the use of its step.
  */
 static void check_memory(uint64_t seed, const wefti_program *p) {
@@ -79,10 +85,9 @@ static void check_memory(uint64_t seed, const wefti_program *p) {
         for (int32_t k = 0; k < p->step_count[s]; k++) {
             const wefti_step *step = &p->steps[s][k];
             const bool call = step->kind == WEFTI_STEP_CALL;
-            const int64_t frame =
-                call && step->routine->frame_bytes
-                    ? wefti_location_offset(step->frame) + step->routine->frame_bytes
-                    : 0;
+            const int64_t frame = call && step->routine->frame_bytes
+                                      ? offset_of(p, step->frame) + step->routine->frame_bytes
+                                      : 0;
             if (step->used_bytes > most) most = step->used_bytes;
             assert_true(step->alive_bytes <= p->peak_bytes);
             if (frame > step->used_bytes)
@@ -91,7 +96,7 @@ static void check_memory(uint64_t seed, const wefti_program *p) {
                          (long long)step->used_bytes);
             for (int32_t a = 0; call && a < step->routine->args; a++)
                 if (wefti_location_exists(step->args[a]) && !step->strides)
-                    assert_true(wefti_location_offset(step->args[a]) <= step->used_bytes);
+                    assert_true(offset_of(p, step->args[a]) <= step->used_bytes);
         }
     if (most != p->peak_bytes)
         fail_msg("seed %llu, rank %d: the steps use up to %lld bytes, the peak is %lld",

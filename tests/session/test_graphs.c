@@ -2,6 +2,8 @@
  * that are written in place. */
 #include "session_models.h"
 
+#include "session/parts.h"
+
 static void evaluation_shares_parameters(void **state) {
     (void)state;
     weft_graph *g = tiny_gpt2(WEFT_USE_TRAIN, 2, 0, WEFT_F32),
@@ -23,7 +25,6 @@ static void evaluation_shares_parameters(void **state) {
     }
     weft_session_memory m = weft_session_memory_of(s);
     assert_int_equal(m.predicted_peak_bytes, m.observed_peak_bytes);
-    ASSERT_FAILS(WEFT_E_ARG, "first", weft_session_add(s, e, &eval));
     weft_session_destroy(s);
     weft_graph_destroy(g);
     weft_graph_destroy(e);
@@ -47,6 +48,21 @@ static weft_graph *counter(const char *name, int64_t rows) {
     return g;
 }
 
+/* What a graph of `counter` computes after `round` passes. */
+static void check_counter(weft_session *s, int program, const char *name, int round) {
+    int64_t elems;
+    char own[32];
+    float *count = read_tensor(s, program, name, &elems);
+    for (int64_t e = 0; e < elems; e++)
+        if (count[e] != (float)round)
+            fail_msg("state %s is %g after %d passes", name, (double)count[e], round);
+    free(count);
+    (void)snprintf(own, sizeof own, "%s.w", name);
+    float *w = read_tensor(s, program, own, &elems);
+    for (int64_t e = 0; e < elems; e++) assert_true(w[e] == 3);
+    free(w);
+}
+
 /* The states that one graph keeps between steps are safe from all other graphs, whatever their
  * sizes. */
 static void graphs_keep_their_own_states(void **state) {
@@ -64,25 +80,173 @@ static void graphs_keep_their_own_states(void **state) {
             ASSERT_OK(weft_session_forward(s, program[i], NULL));
         }
         static const char *const names[] = {"a", "b", "c", "d"};
-        for (int i = 0; i < 4; i++) {
-            int64_t elems;
-            char own[32];
-            float *count = read_tensor(s, program[i], names[i], &elems);
-            for (int64_t e = 0; e < elems; e++)
-                if (count[e] != (float)round)
-                    fail_msg("state %s is %g after %d steps", names[i], (double)count[e], round);
-            free(count);
-            (void)snprintf(own, sizeof own, "%s.w", names[i]);
-            float *w = read_tensor(s, program[i], own, &elems);
-            for (int64_t e = 0; e < elems; e++) assert_true(w[e] == 3);
-            free(w);
-        }
+        for (int i = 0; i < 4; i++) check_counter(s, program[i], names[i], round);
     }
     weft_session_memory m = weft_session_memory_of(s);
     assert_int_equal(m.predicted_peak_bytes, m.observed_peak_bytes);
     weft_session_destroy(s);
     weft_graph_destroy(g);
     for (int i = 0; i < 4; i++) weft_graph_destroy(more[i]);
+}
+
+/* ---- programs added between steps ---- */
+
+/* One session gets its graphs one by one between its steps, smaller and larger ones. Its losses,
+ * results and memory are those of a session that had all of them before its first step. */
+static void graphs_come_between_steps(void **state) {
+    (void)state;
+    enum { MORE = 5, STEPS = 6 };
+    static const char *const names[MORE] = {"a", "b", "c", "d", "e"};
+    static const int64_t rows[MORE] = {4, 3000, 9, 20000, 2};
+    weft_graph *graph[2], *more[2][MORE];
+    weft_session *s[2]; /* early, late */
+    int program[2][MORE];
+    for (int k = 0; k < 2; k++) {
+        graph[k] = tiny_gpt2(WEFT_USE_TRAIN, 2, 0.1, WEFT_F32);
+        s[k] = session_of(graph[k], plain_options(WEFT_ADAMW, 1));
+        for (int i = 0; i < MORE; i++) {
+            more[k][i] = counter(names[i], rows[i]);
+            if (k == 0) ASSERT_OK(weft_session_add(s[k], more[k][i], &program[k][i]));
+        }
+    }
+    for (int step = 0; step < STEPS; step++) {
+        double loss[2];
+        for (int k = 0; k < 2; k++) {
+            feed_rows(s[k], 0, (uint64_t)step, 0);
+            ASSERT_OK(weft_session_step(s[k], 0.01, &loss[k]));
+        }
+        assert_memory_equal(&loss[0], &loss[1], sizeof loss[0]);
+        if (step < MORE) {
+            ASSERT_OK(weft_session_add(s[1], more[1][step], &program[1][step]));
+            assert_int_equal(program[1][step], step + 1);
+        }
+        for (int i = 0; i <= step && i < MORE; i++) {
+            float *y[2];
+            int64_t elems;
+            for (int k = 0; k < 2; k++) {
+                feed_rows(s[k], program[k][i], 3, 0);
+                ASSERT_OK(weft_session_forward(s[k], program[k][i], NULL));
+                check_counter(s[k], program[k][i], names[i], step - i + 1);
+                y[k] = read_tensor(s[k], program[k][i], "y", &elems);
+            }
+            assert_memory_equal(y[0], y[1], (size_t)elems * sizeof(float));
+            for (int k = 0; k < 2; k++) free(y[k]);
+        }
+    }
+    assert_true(difference(s[0], s[1], WEFT_ROLE_PARAM) == 0);
+    assert_true(difference(s[0], s[1], WEFT_ROLE_OPTIMIZER) == 0);
+    weft_session_memory m[2];
+    for (int k = 0; k < 2; k++) {
+        m[k] = weft_session_memory_of(s[k]);
+        assert_int_equal(m[k].predicted_peak_bytes, m[k].observed_peak_bytes);
+        weft_session_destroy(s[k]);
+        weft_graph_destroy(graph[k]);
+        for (int i = 0; i < MORE; i++) weft_graph_destroy(more[k][i]);
+    }
+    assert_int_equal(m[0].predicted_peak_bytes, m[1].predicted_peak_bytes);
+}
+
+/* The peak is all persistent memory and the largest transient memory: the states of a graph cost
+ * their size alone, whatever the transient memory of the graphs before. */
+static void states_cost_their_size(void **state) {
+    (void)state;
+    weft_graph *g = chain_with_logarithm(9), *large = counter("a", 5000), *small = counter("b", 2);
+    weft_session *s = session_of(g, plain_options(WEFT_SGD, 0));
+    int program;
+    ASSERT_OK(weft_session_add(s, large, &program));
+    const int64_t before = weft_session_memory_of(s).predicted_peak_bytes;
+    ASSERT_OK(weft_session_add(s, small, &program));
+    const int64_t own = 4032 + 64; /* 1000 numbers and a vector, in lines of 64 bytes */
+    assert_int_equal(weft_session_memory_of(s).predicted_peak_bytes, before + own);
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    weft_graph_destroy(large);
+    weft_graph_destroy(small);
+}
+
+static void inputs_are_fed_again_after_an_addition(void **state) {
+    (void)state;
+    weft_graph *g = chain_with_logarithm(9), *a = counter("a", 4), *b = counter("b", 50000);
+    weft_session *s = session_of(g, plain_options(WEFT_SGD, 0));
+    weft_session_part bound, weight, again;
+    int program, other;
+    float kept;
+    ASSERT_OK(weft_session_add(s, a, &program));
+    feed_rows(s, program, 1, 0);
+    ASSERT_OK(weft_session_forward(s, program, NULL));
+    ASSERT_OK(weft_session_local(s, program, "x", &bound));
+    ASSERT_OK(weft_session_local(s, program, "h.0.w", &weight));
+    kept = *(float *)weight.data;
+    ASSERT_OK(weft_session_add(s, b, &other));
+    /* a parameter keeps its address and its value; an input is to be fed, or its address asked for
+     */
+    assert_true(*(float *)weight.data == kept);
+    ASSERT_OK(weft_session_local(s, program, "h.0.w", &again));
+    assert_ptr_equal(again.data, weight.data);
+    ASSERT_FAILS(WEFT_E_ARG, "fed", weft_session_forward(s, program, NULL));
+    ASSERT_OK(weft_session_local(s, program, "x", &bound));
+    memset(bound.data, 0, (size_t)bound.bytes);
+    ASSERT_OK(weft_session_forward(s, program, NULL));
+    float y[4 * COLUMNS];
+    ASSERT_OK(weft_session_read(s, program, "y", y, sizeof y));
+    for (int i = 0; i < 4 * COLUMNS; i++) assert_true(y[i] == 3);
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    weft_graph_destroy(a);
+    weft_graph_destroy(b);
+}
+
+/* A process that takes another one's place has the graphs of the begin. */
+static void a_session_that_mends_takes_no_late_graph(void **state) {
+    (void)state;
+    weft_graph *g = chain_with_logarithm(9), *a = counter("a", 4);
+    weft_session *s = session_of(g, plain_options(WEFT_SGD, 0));
+    int program;
+    ASSERT_OK(wefti_session_start(s));
+    s->mends = true;
+    ASSERT_FAILS(WEFT_E_ARG, "recovery|first step", weft_session_add(s, a, &program));
+    s->mends = false;
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    weft_graph_destroy(a);
+}
+
+/* An addition that is refused, or that memory fails for, changes nothing. */
+static void a_failed_addition_changes_nothing(void **state) {
+    (void)state;
+    weft_graph *g = tiny_gpt2(WEFT_USE_TRAIN, 2, 0, WEFT_F32), *a = counter("a", 9000);
+    weft_session_options o = plain_options(WEFT_SGD, 1);
+    o.microbatches = 2;
+    weft_session *s = session_of(g, o);
+    int program;
+    feed_rows(s, 0, 1, 0);
+    ASSERT_OK(weft_session_accumulate(s, NULL));
+    ASSERT_FAILS(WEFT_E_ARG, "1 of 2 microbatches", weft_session_add(s, a, &program));
+    feed_rows(s, 0, 2, 0);
+    ASSERT_OK(weft_session_accumulate(s, NULL));
+    ASSERT_OK(weft_session_update(s, 0.1, NULL));
+    const weft_session_memory before = weft_session_memory_of(s);
+    bool failed = true;
+    for (int64_t at = 0, failures = 0; failed; at += 1 + failures / 40) {
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, at, false, 0);
+        failed = weft_session_add(s, a, &program) < 0;
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+        failures++;
+        if (!failed) break;
+        assert_non_null(strstr(weft_error_message(), "memory"));
+        assert_int_equal(weft_session_memory_of(s).predicted_peak_bytes,
+                         before.predicted_peak_bytes);
+        assert_int_equal(wefti_session_programs(s), 1);
+    }
+    assert_int_equal(program, 1);
+    for (int round = 1; round <= 2; round++) {
+        feed_rows(s, program, 1, 0);
+        ASSERT_OK(weft_session_forward(s, program, NULL));
+        check_counter(s, program, "a", round);
+    }
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+    weft_graph_destroy(a);
 }
 
 /* ---- states written in place ---- */
@@ -221,6 +385,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluation_shares_parameters),
         cmocka_unit_test(graphs_keep_their_own_states),
+        cmocka_unit_test(graphs_come_between_steps),
+        cmocka_unit_test(states_cost_their_size),
+        cmocka_unit_test(inputs_are_fed_again_after_an_addition),
+        cmocka_unit_test(a_session_that_mends_takes_no_late_graph),
+        cmocka_unit_test(a_failed_addition_changes_nothing),
         cmocka_unit_test(caches_are_written_in_place),
         cmocka_unit_test(rows_outside_of_a_cache_are_refused),
         cmocka_unit_test(what_cannot_be_in_place_is_refused),

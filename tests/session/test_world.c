@@ -55,13 +55,14 @@ static weft_status check_rows(weft_session *s, const run *r, int step) {
 
 /* ---- tests ---- */
 
-static void compare_runs(const plan_case *c, bool evaluate, feeding how) {
+static void compare_runs(const plan_case *c, bool evaluate, bool late, feeding how) {
     run one = {.c = c, .evaluate = evaluate}, many[MOST_RANKS];
     rank_of_world ranks[MOST_RANKS];
     ASSERT_OK(run_session(&one, NULL));
     for (int r = 0; r < c->devices; r++)
         many[r] = (run){.c = c,
                         .evaluate = evaluate,
+                        .late = late,
                         .how = how,
                         .rank = r,
                         .at = how == FEED_ROWS ? check_rows : NULL};
@@ -74,20 +75,26 @@ static void compare_runs(const plan_case *c, bool evaluate, feeding how) {
 
 static void processes_come_to_the_bits_of_one(void **state) {
     (void)state;
-    for (int i = 0; i < CASES; i++) compare_runs(&cases[i], i % 2 == 0, FEED_WHOLE);
+    for (int i = 0; i < CASES; i++) compare_runs(&cases[i], i % 2 == 0, false, FEED_WHOLE);
+}
+
+/* In a world the second program comes after the first step, in one process before it. */
+static void programs_come_between_steps(void **state) {
+    (void)state;
+    for (int i = 0; i < CASES; i++) compare_runs(&cases[i], true, true, FEED_WHOLE);
 }
 
 static void parts_are_fed_where_they_are(void **state) {
     (void)state;
-    compare_runs(&cases[0], false, FEED_LOCAL);
-    compare_runs(&cases[8], true, FEED_LOCAL);
-    compare_runs(&cases[9], false, FEED_LOCAL);
-    compare_runs(&cases[10], false, FEED_LOCAL);
+    compare_runs(&cases[0], false, false, FEED_LOCAL);
+    compare_runs(&cases[8], true, true, FEED_LOCAL);
+    compare_runs(&cases[9], false, false, FEED_LOCAL);
+    compare_runs(&cases[10], false, false, FEED_LOCAL);
 }
 
 static void rows_are_brought_to_where_they_are_wanted(void **state) {
     (void)state;
-    for (int i = 0; i < CASES; i += 2) compare_runs(&cases[i], false, FEED_ROWS);
+    for (int i = 0; i < CASES; i += 2) compare_runs(&cases[i], false, false, FEED_ROWS);
 }
 
 /* Parameters and states of one run, written whole into a session that is split differently. */
@@ -220,6 +227,7 @@ static void one_process_needs_no_other(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_come_to_the_bits_of_one),
+        cmocka_unit_test(programs_come_between_steps),
         cmocka_unit_test(parts_are_fed_where_they_are),
         cmocka_unit_test(rows_are_brought_to_where_they_are_wanted),
         cmocka_unit_test(what_is_read_can_be_written),

@@ -54,8 +54,8 @@ typedef enum feeding { FEED_WHOLE, FEED_LOCAL, FEED_ROWS } feeding;
 typedef struct run run;
 struct run {
     const plan_case *c;
-    int tamper; /* what rank 1 has otherwise */
-    bool evaluate;
+    int tamper;          /* what rank 1 has otherwise */
+    bool evaluate, late; /* late: the second program comes after the first step */
     feeding how;
     int rank;
     const float *start; /* parameters to begin with; NULL: own */
@@ -167,16 +167,18 @@ static inline weft_status one_step(weft_session *s, run *r, int step, int microb
     return weft_session_update(s, 0.01, &r->norms[step]);
 }
 
-static inline weft_status run_steps(weft_session *s, run *r, int microbatches, int evaluation) {
+static inline weft_status run_steps(weft_session *s, run *r, int microbatches, weft_graph *second,
+                                    int *evaluation) {
     if (r->start) WEFT_TRY(write_all(s, r->start));
     for (int step = 0; step < STEPS; step++) {
         if (r->at) WEFT_TRY(r->at(s, r, step));
         WEFT_TRY(one_step(s, r, step, microbatches));
+        if (r->late && step == 0) WEFT_TRY(weft_session_add(s, second, evaluation));
     }
     if (r->at) WEFT_TRY(r->at(s, r, STEPS));
     if (r->evaluate) {
-        WEFT_TRY(feed(s, evaluation, 77, FEED_WHOLE, 0));
-        WEFT_TRY(weft_session_forward(s, evaluation, &r->evaluation));
+        WEFT_TRY(feed(s, *evaluation, 77, FEED_WHOLE, 0));
+        WEFT_TRY(weft_session_forward(s, *evaluation, &r->evaluation));
     }
     return read_all(s, r);
 }
@@ -210,11 +212,10 @@ static inline weft_status run_session(run *r, weft_world *world) {
     weft_status status =
         told(world, weft_model_build(&config, WEFT_USE_TRAIN, batch, 0, WEFT_F32, &graph));
     if (status >= 0) status = weft_session_create(graph, &o, &s);
-    if (status >= 0 && r->evaluate) {
+    if (status >= 0 && r->evaluate)
         status = told(world, weft_model_build(&config, WEFT_USE_EVAL, batch, 0, WEFT_F32, &second));
-        if (status >= 0) status = weft_session_add(s, second, &evaluation);
-    }
-    if (status >= 0) status = run_steps(s, r, o.microbatches, evaluation);
+    if (status >= 0 && r->evaluate && !r->late) status = weft_session_add(s, second, &evaluation);
+    if (status >= 0) status = run_steps(s, r, o.microbatches, second, &evaluation);
     for (int d = 0; d < c.devices && status >= 0; d++) {
         int64_t predicted, observed;
         if (world && d != rank) continue;

@@ -117,21 +117,14 @@ static void add_real(wefti_text *out, const char *key, double value) {
     wefti_json_real(out, value);
 }
 
-/* The peak of a rank: all its programs share the arena. */
-static int64_t peak_of(const wefti_rank_class *c, int32_t graphs) {
-    int64_t peak = 0;
-    for (int32_t g = 0; g < graphs; g++)
-        if (c->programs[g]->peak_bytes > peak) peak = c->programs[g]->peak_bytes;
-    return peak;
-}
-
 /* Ranks of one class may wait unlike long, so the prediction has classes of its own. */
 static weft_status add_class(const wefti_job_programs *p, const wefti_machine_model *machine,
                              const weft_rank_prediction *r, wefti_text *out) {
     const wefti_rank_class *c = wefti_rank_class_of(p->classes, r->rank);
     wefti_run_record_rows rows = {0};
-    wefti_text_add(out, "    {\"rank\": %d, \"count\": %d, \"peak_bytes\": %lld", r->rank, r->count,
-                   (long long)peak_of(c, p->graphs));
+    wefti_text_add(
+        out, "    {\"rank\": %d, \"count\": %d, \"peak_bytes\": %lld", r->rank, r->count,
+        (long long)wefti_footprint_bytes(wefti_programs_footprint(c->programs, p->graphs)));
     add_real(out, "busy_seconds", r->busy_seconds);
     add_real(out, "exposed_seconds", r->exposed_seconds);
     add_real(out, "idle_seconds", r->idle_seconds);

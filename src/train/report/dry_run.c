@@ -45,12 +45,11 @@ static weft_status describe(dry_run *r, wefti_program *const *programs, int32_t 
     enum { NAMED = 5 }; /* how many of the largest tensors are named */
     weft_dry_run *o = r->out;
     const wefti_program *p = programs[0];
-    int64_t peak = 0, own = 0;
+    const int64_t peak =
+        wefti_footprint_bytes(wefti_programs_footprint(programs, r->programs.graphs));
+    int64_t own = 0;
     count_transfers(r, p, ranks);
-    for (int32_t g = 0; g < r->programs.graphs; g++) {
-        if (programs[g]->peak_bytes > peak) peak = programs[g]->peak_bytes;
-        own += programs[g]->program_bytes;
-    }
+    for (int32_t g = 0; g < r->programs.graphs; g++) own += programs[g]->program_bytes;
     if (own > o->program_bytes) o->program_bytes = own;
     for (int k = 0; k < 3; k++)
         if (p->fused[k] > r->fused[k]) r->fused[k] = p->fused[k];

@@ -97,7 +97,6 @@ weft_status wefti_job_programs_build(const wefti_job_programs *p, int32_t rank, 
     spec.optimizer = NULL;
     spec.microbatches = 1;
     spec.shared = programs[0];
-    spec.peak_bytes = programs[0]->peak_bytes;
     spec.persistent_bytes = programs[0]->persistent_bytes;
     return wefti_program_build(&spec, &programs[1]);
 }
@@ -141,12 +140,11 @@ weft_status wefti_job_programs_classes(wefti_job_programs *p) {
 weft_status wefti_job_programs_fits(const wefti_job_programs *p, wefti_program *const *programs) {
     const int64_t limit = p->built.job->device.memory_bytes;
     const bool trains = wefti_optimizer_plan_of(p->optimizer) != NULL;
-    int64_t arena = 0, own = 0;
-    for (int32_t g = 0; g < p->graphs; g++) {
-        if (programs[g]->peak_bytes > arena) arena = programs[g]->peak_bytes;
-        own += programs[g]->program_bytes;
-    }
-    return wefti_program_within(programs[0], arena, own, limit, trains, p->devices);
+    const wefti_footprint arenas = wefti_programs_footprint(programs, p->graphs);
+    int64_t own = 0;
+    for (int32_t g = 0; g < p->graphs; g++) own += programs[g]->program_bytes;
+    return wefti_program_within(programs[0], wefti_footprint_bytes(arenas), own, limit, trains,
+                                p->devices);
 }
 
 weft_status wefti_job_programs_within(const wefti_job_programs *p) {

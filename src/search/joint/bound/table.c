@@ -228,7 +228,7 @@ int64_t wefti_joint_kept_bytes(const wefti_program *p, const wefti_step *backwar
         for (int32_t f = 0; f < forward->routine->inputs; f++)
             same |= wefti_location_equal(forward->args[f], backward->args[a]) &&
                     !(forward->params && forward->params[f] >= 0);
-        if (same && wefti_location_offset(backward->args[a]) >= p->persistent_bytes &&
+        if (same && wefti_location_term(backward->args[a]) == WEFTI_TRANSIENT &&
             readers_of(p, backward->args[a]) == 1)
             bytes += value_bytes(backward->routine->body, backward->routine->body->in[a]);
     }
