@@ -119,6 +119,17 @@ static bool has_none(const wefti_scheduler *s) {
 
 /* --- the standby --- */
 
+static weft_status ask_health(const wefti_member_options *options, wefti_job_health *out,
+                              bool *out_by_standby) {
+    enum { SECONDS = 20 };
+    wefti_question *question;
+    wefti_rank_health *rank = NULL;
+    WEFT_TRY(wefti_question_begin(options, SECONDS, &question));
+    weft_status status = wefti_question_end(question, out, &rank, out_by_standby);
+    if (status >= 0) wefti_free(rank);
+    return status;
+}
+
 static bool finds_job(const char *address) {
     const wefti_member_options o = test_member(address);
     return wefti_member_finds_job(&o, 20);
@@ -148,10 +159,8 @@ static void takes_over(void **state) {
     assert_true(finds_job(second));
     ASSERT_SOON(wefti_scheduler_has_launcher(s));
     wefti_job_health health;
-    wefti_rank_health *rank;
     bool by_standby;
-    assert_int_equal(wefti_member_ask_health(&launcher, 20, &health, &rank, &by_standby), WEFT_OK);
-    wefti_free(rank);
+    assert_int_equal(ask_health(&launcher, &health, &by_standby), WEFT_OK);
     assert_true(by_standby);
     assert_int_equal(health.here, RANKS);
     for (int r = 0; r < RANKS; r++) {
@@ -238,11 +247,8 @@ static void waiting_launchers_leave_too(void **state) {
 static int32_t count_here(const char *address) {
     const wefti_member_options o = test_member(address);
     wefti_job_health health;
-    wefti_rank_health *rank;
     bool by_standby;
-    if (wefti_member_ask_health(&o, 20, &health, &rank, &by_standby) < 0) return -1;
-    wefti_free(rank);
-    return health.here;
+    return ask_health(&o, &health, &by_standby) < 0 ? -1 : health.here;
 }
 static bool has_three(const wefti_scheduler *s) {
     return s->taken == RANKS - 1 && s->state == WEFTI_SCHEDULER_FORMING;
