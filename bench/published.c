@@ -13,7 +13,7 @@
  * rows with thousands of devices each would take hours. tests/bench compares with the simulator.
  *
  * Frameworks differ in a few constants (published/profiles.json): what they fuse, keep and overlap.
- * docs/reference/benchmarks.md says what these were fitted on, and how well they predict the rest.
+ * bench/results/plans.md says what these were fitted on, and how well they predict the rest.
  */
 #include <stdio.h>
 #include <string.h>

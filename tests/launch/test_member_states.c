@@ -1,5 +1,5 @@
 /* The protocols of the control plane's connections: every event in every state leads where the
- * table of docs/design/architecture.md says, and nowhere else. */
+ * table of docs/design/launch.md says, and nowhere else. */
 #include "support.h"
 
 #include <sys/socket.h>
@@ -135,7 +135,7 @@ static void read_moves(explored *e, int state, char *text) {
 /* Rows "| PROTOCOL | `STATE` | meaning | moves |". */
 static void read_table(explored *e) {
     char line[1024], start[64];
-    FILE *f = fopen("docs/design/architecture.md", "r");
+    FILE *f = fopen("docs/design/launch.md", "r");
     assert_non_null(f);
     snprintf(start, sizeof start, "  | %s | `", e->name);
     while (fgets(line, sizeof line, f)) {

@@ -2,7 +2,7 @@
  *
  * caller.c and thread.c call the scheduler, prove the secret, and read frames. A protocol decides
  * what the two sides say to each other. Each protocol is a table of states in a file of its own:
- * member_states.c, report.c, watch.c and ask.c. docs/design/architecture.md shows the tables. */
+ * member_states.c, report.c, watch.c and ask.c. docs/design/launch.md shows the tables. */
 #ifndef WEFTI_MEMBER_CALLER_H
 #define WEFTI_MEMBER_CALLER_H
 
