@@ -3,7 +3,7 @@
  *   bench/planner WEFT [NAME [SECONDS]]
  *   bench/planner WEFT grid [NAME [SECONDS]]
  *   bench/planner WEFT published FILE [SOURCE]
- *   bench/planner WEFT random [--seed S] [--count N] [--sample K] [--seconds T]
+ *   bench/planner WEFT random [--seed S] [--count N] [--sample K] [--seconds T] [--cpu C]
  *
  * WEFT is the `weft` command. With NAME, only questions whose name begins so. Each question is one
  * process, from reading the job to the printed plan; it is ended after SECONDS (300). `seconds` is
@@ -122,7 +122,7 @@ int main(int argc, char **argv) {
                               "       planner WEFT grid [NAME [SECONDS]]\n"
                               "       planner WEFT published FILE [SOURCE]\n"
                               "       planner WEFT random [--seed S] [--count N] [--sample K] "
-                              "[--seconds T]\n");
+                              "[--seconds T] [--cpu C]\n");
         return 2;
     }
     if (is_published(argc, argv))

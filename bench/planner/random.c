@@ -1,12 +1,15 @@
 /* Random questions, whose answers must hold against every other answer to them.
  *
- *   bench/planner WEFT random [--seed S] [--count N] [--sample K] [--seconds T]
+ *   bench/planner WEFT random [--seed S] [--count N] [--sample K] [--seconds T] [--cpu C]
  *
  * A question is a small model of a random family with odd sizes, on 1 to 4 hosts of 1 to 6 devices
  * with random links. Each question is asked several times. First it has no constraints. Then it has
  * one: a degree, the level, the recomputation or the microbatches. Then it has all degrees of a
- * neighbour of the answer, of which one differs. Then it has the degrees that the answer prints.
- * The last times it has other budgets. --sample draws K of the constraints and K of the neighbours.
+ * neighbour of the answer, of which one differs. Then it has the degrees that the answer prints,
+ * and then other budgets. At last it has a part of the memory that the answer takes; if no plan
+ * fits then, with single constraints too. --sample draws K of the constraints and K of the
+ * neighbours, and one budget. No question begins once the answers have taken C seconds of processor
+ * time.
  *
  * These faults are counted:
  *
@@ -15,9 +18,11 @@
  *   refused   The question has no answer, but a constraint has one.
  *   unlike    Printed degrees or alternatives give another number when they are typed back.
  *   worse     A larger budget gives a slower plan.
+ *   over      A plan takes more memory than there is.
+ *   failed    The command ends in another way: by a signal, or because T seconds are over.
  *
  * One JSON object for each of these, and one with the counts. The exit code is 1 if the counts are
- * beyond the limits of `within_limits`. */
+ * beyond the limits of `within_limits`. The same seed asks the same questions. */
 #include "planner.h"
 
 #include <math.h>
@@ -36,7 +41,8 @@ typedef struct random_run {
     uint64_t seed, drawn;
     long count, sample;
     unsigned limit;
-    int asked, beaten, far_beaten, broken, refused, unlike, worse, failed;
+    double cpu, cpu_limit; /* seconds of the processor; limit 0: none */
+    int asked, beaten, far_beaten, broken, refused, unlike, worse, over, failed;
     double ratios[4096]; /* best found / answer, of each question */
 } random_run;
 
@@ -101,6 +107,7 @@ static void draw_machine(random_run *r, random_question *q) {
 
 typedef struct random_answer {
     double seconds, bound; /* seconds 0: no plan fits; negative: it failed */
+    double bytes;          /* of the device that needs most */
     char degrees[TEXT], alternatives[ALTERNATIVES][TEXT];
     double alternative_seconds[ALTERNATIVES];
 } random_answer;
@@ -116,7 +123,16 @@ static void read_alternatives(const wefti_json *list, random_answer *out) {
     }
 }
 
-static void ask(const random_run *r, const random_question *q, const char *fix, const char *more,
+static void tell(const random_question *q, const char *what, const char *fix, double answer,
+                 double other) {
+    printf(
+        "{\"%s\": \"%s\", \"machine\": \"%s\", \"fix\": \"%s\", \"answer\": %.9g, \"other\": %.9g, "
+        "\"ratio\": %.4f}\n",
+        what, q->words, q->machine, fix, answer, other, answer > 0 ? other / answer : 0);
+    (void)fflush(stdout);
+}
+
+static void ask(random_run *r, const random_question *q, const char *fix, const char *more,
                 random_answer *out) {
     char words[2 * TEXT];
     planner_answer a = {0};
@@ -132,9 +148,16 @@ static void ask(const random_run *r, const random_question *q, const char *fix, 
         if (degrees) {
             out->seconds = planner_number(x, "step_seconds");
             out->bound = planner_number(x, "lower_bound_seconds");
+            out->bytes = planner_number(x, "predicted_peak_bytes");
             (void)snprintf(out->degrees, TEXT, "%s", degrees->as.text);
             read_alternatives(planner_member(x, "alternatives"), out);
+            if (out->bytes > planner_number(x, "device_memory_bytes")) {
+                r->over++;
+                tell(q, "over", fix ? fix : more, planner_number(x, "device_memory_bytes"),
+                     out->bytes);
+            }
         }
+        r->cpu += a.cpu_seconds;
     }
     free(a.text);
     wefti_arena_destroy(arena);
@@ -234,15 +257,6 @@ static void neighbours(const random_question *q, const char *degrees, random_fix
 
 /* ---- one question ---- */
 
-static void tell(const random_question *q, const char *what, const char *fix, double answer,
-                 double other) {
-    printf(
-        "{\"%s\": \"%s\", \"machine\": \"%s\", \"fix\": \"%s\", \"answer\": %.9g, \"other\": %.9g, "
-        "\"ratio\": %.4f}\n",
-        what, q->words, q->machine, fix, answer, other, answer > 0 ? other / answer : 0);
-    (void)fflush(stdout);
-}
-
 static void try_fixes(random_run *r, const random_question *q, const random_answer *answer,
                       const random_fixes *f, double *best) {
     const long count = r->sample && r->sample < f->count ? r->sample : f->count;
@@ -285,12 +299,16 @@ static void type_back(random_run *r, const random_question *q, const random_answ
     }
 }
 
+/* Budgets in order. If constraints are drawn, so is one budget beside the usual one. */
 static void try_budgets(random_run *r, const random_question *q, const random_answer *answer) {
     static const char *const budgets[] = {"--evaluations 1", "--evaluations 7", NULL,
                                           "--evaluations 200"};
+    enum { BUDGETS = sizeof budgets / sizeof *budgets };
+    const size_t drawn = (size_t)AMONG(r, 0, 1, 3);
     double before = INFINITY;
-    for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
+    for (size_t i = 0; i < BUDGETS; i++) {
         random_answer x = *answer;
+        if (budgets[i] && r->sample && i != drawn) continue;
         if (budgets[i]) ask(r, q, NULL, budgets[i], &x);
         if (x.seconds > before * (1 + rounding)) {
             r->worse++;
@@ -298,6 +316,20 @@ static void try_budgets(random_run *r, const random_question *q, const random_an
         }
         if (x.seconds > 0) before = x.seconds;
     }
+}
+
+/* The same question with less memory than the answer takes: another plan fits, or none. */
+static void try_memory(random_run *r, const random_question *question, const random_answer *answer,
+                       const random_fixes *single) {
+    random_question q = *question;
+    random_answer less;
+    const size_t at = strlen(q.words);
+    const double part = (double)AMONG(r, 50, 70, 80, 90, 95) / 100;
+    (void)snprintf(q.words + at, sizeof q.words - at, " --memory %.0f", part * answer->bytes);
+    ask(r, &q, NULL, "", &less);
+    if (less.seconds < 0) r->failed++, tell(&q, "failed", "", 0, less.seconds);
+    double best = INFINITY;
+    if (less.seconds == 0) try_fixes(r, &q, &less, single, &best);
 }
 
 static void ask_question(random_run *r, long number) {
@@ -325,6 +357,7 @@ static void ask_question(random_run *r, long number) {
     r->ratios[r->asked++] = best / answer.seconds;
     type_back(r, &q, &answer);
     try_budgets(r, &q, &answer);
+    try_memory(r, &q, &answer, &single);
 }
 
 static int by_size(const void *a, const void *b) {
@@ -332,17 +365,18 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* A hundredth of the answers may be beaten, none by more than 2 %. */
+/* What must hold of each answer, and a share for what depends on how far a search goes: of 20
+ * answers one may be beaten by more than 2 %. */
 static bool within_limits(const random_run *r) {
-    return r->asked && r->beaten * 100 <= r->asked && !r->far_beaten && !r->broken && !r->refused &&
-           !r->unlike && !r->worse && !r->failed;
+    return r->asked && r->far_beaten <= 1 + r->asked / 20 && !r->broken && !r->refused &&
+           !r->unlike && !r->worse && !r->over && !r->failed;
 }
 
 int planner_random(const char *weft, int words, char **word) {
     static random_run r;
     r = (random_run){.weft = weft, .seed = 1, .count = 60, .limit = 120};
     for (int i = 0; i < words; i += 2) {
-        static const char *const known[] = {"--seed", "--count", "--sample", "--seconds"};
+        static const char *const known[] = {"--seed", "--count", "--sample", "--seconds", "--cpu"};
         bool is_known = false;
         char *end = NULL;
         for (size_t k = 0; k < sizeof known / sizeof *known; k++)
@@ -350,8 +384,8 @@ int planner_random(const char *weft, int words, char **word) {
         const unsigned long value = i + 1 < words ? strtoul(word[i + 1], &end, 10) : 0;
         if (!is_known || !end || end == word[i + 1] || *end) {
             (void)fprintf(stderr,
-                          "planner random: '%s': known are --seed, --count, --sample and "
-                          "--seconds, each with a whole number\n",
+                          "planner random: '%s': known are --seed, --count, --sample, "
+                          "--seconds and --cpu, each with a whole number\n",
                           word[i]);
             return 2;
         }
@@ -359,16 +393,22 @@ int planner_random(const char *weft, int words, char **word) {
         if (!strcmp(word[i], "--count")) r.count = value < 4096 ? (long)value : 4096;
         if (!strcmp(word[i], "--sample")) r.sample = (long)value;
         if (!strcmp(word[i], "--seconds")) r.limit = (unsigned)value;
+        if (!strcmp(word[i], "--cpu")) r.cpu_limit = (double)value;
     }
-    for (long i = 0; i < r.count; i++) ask_question(&r, i);
+    /* Of constraints that contradict the question the command says so, many times. */
+    if (!freopen("/dev/null", "w", stderr)) return 1;
+    long questions = 0;
+    while (questions < r.count && !(r.cpu_limit > 0 && r.cpu > r.cpu_limit))
+        ask_question(&r, questions++);
     qsort(r.ratios, (size_t)r.asked, sizeof *r.ratios, by_size);
     printf(
         "{\"seed\": %llu, \"questions\": %ld, \"answered\": %d, \"beaten\": %d, "
         "\"beaten_by_2_percent\": "
         "%d, \"worst_ratio\": %.4f, \"ratio_of_the_95th_percentile\": %.4f, \"bounds_broken\": %d, "
-        "\"refused\": %d, \"unlike\": %d, \"worse_with_budget\": %d, \"failed\": %d}\n",
-        (unsigned long long)r.seed, r.count, r.asked, r.beaten, r.far_beaten,
+        "\"refused\": %d, \"unlike\": %d, \"worse_with_budget\": %d, \"over_memory\": %d, "
+        "\"failed\": %d, \"cpu_seconds\": %.0f}\n",
+        (unsigned long long)r.seed, questions, r.asked, r.beaten, r.far_beaten,
         r.asked ? r.ratios[0] : 0, r.asked ? r.ratios[r.asked / 20] : 0, r.broken, r.refused,
-        r.unlike, r.worse, r.failed);
+        r.unlike, r.worse, r.over, r.failed, r.cpu);
     return within_limits(&r) ? 0 : 1;
 }

@@ -34,7 +34,7 @@ expect() {
 # No process that was started with this test's mark runs, and no folder of a run is left; after SIGKILL that takes
 # a moment.
 nothing_left() {
-    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    for _ in $(seq 300); do
         left=$(grep -lzs "^LAUNCH_TEST=$mark\$" /proc/[0-9]*/environ 2>/dev/null)
         folders=$(ls "$TMPDIR")
         [ -z "$left$folders" ] && return
@@ -45,7 +45,7 @@ nothing_left() {
 
 # wait_for FILE: until it exists.
 wait_for() {
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         [ -e "$1" ] && return
         sleep 0.1
     done
@@ -185,7 +185,7 @@ launcher=$!
 wait_for ready-0
 wait_for ready-1
 kill -USR2 $launcher
-for _ in $(seq 100); do grep -q 'heard USR2' announced/rank-1.log && break; sleep 0.1; done
+for _ in $(seq 600); do grep -q 'heard USR2' announced/rank-1.log && break; sleep 0.1; done
 grep -q 'heard USR2' announced/rank-1.log || fail 'SIGUSR2 did not reach rank 1' out
 kill -USR2 $launcher
 kill -XCPU $launcher

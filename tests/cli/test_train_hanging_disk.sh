@@ -17,9 +17,9 @@ begin() {
         "$@" >out 2>errors &
     process=$!
 }
-# until_true 'CONDITION': a minute at most
+# until_true 'CONDITION': two minutes at most
 until_true() {
-    for _ in $(seq 600); do
+    for _ in $(seq 1200); do
         eval "$1" && return
         kill -0 $process 2>/dev/null || break
         sleep 0.1
@@ -31,7 +31,7 @@ until_true() {
 # ends CODE WORDS: it was asked to stop
 ends() {
     asked=$(date +%s)
-    for _ in $(seq 300); do
+    for _ in $(seq 900); do
         kill -0 $process 2>/dev/null || break
         sleep 0.1
     done
@@ -40,7 +40,7 @@ ends() {
     code=$?
     [ $code = "$1" ] || fail "$place: exit $code, not $1" errors
     # 5 s, and what a busy machine takes for it
-    [ $(($(date +%s) - asked)) -lt 15 ] || fail "$place: ended $(($(date +%s) - asked)) s after the request"
+    [ $(($(date +%s) - asked)) -lt 60 ] || fail "$place: ended $(($(date +%s) - asked)) s after the request"
     grep -q "$2" errors || fail "$place: no word of it" errors
 }
 hangs() { # PLACE CALL NUMBER PATH WORDS...

@@ -101,7 +101,7 @@ while [ $round -lt "$rounds" ]; do
         [ $other = "$rank" ] && continue
         grep -q "rank $rank" logs/rank-$other.log || fail "$what: rank $other does not name it:" logs/rank-$other.log
     done
-    for _ in $(seq 50); do
+    for _ in $(seq 600); do
         left=$(grep -lzs "^KILL_TEST=$mark-$round\$" /proc/[0-9]*/environ)
         folders=$(ls "$TMPDIR")
         [ -z "$left$folders" ] && break
@@ -110,7 +110,7 @@ while [ $round -lt "$rounds" ]; do
     [ -z "$left$folders" ] || fail "$what: there are left: $left $folders"
 done
 # Other programs come and go there too.
-for _ in $(seq 50); do
+for _ in $(seq 600); do
     ls /dev/shm >shm_after 2>/dev/null
     new=$(comm -13 shm_before shm_after)
     [ -z "$new" ] && break

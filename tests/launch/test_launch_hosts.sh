@@ -11,7 +11,7 @@ ip link add veth0 netns $a type veth peer name veth0 netns $b &&
     ip -n $a addr add 10.97.0.1/24 dev veth0 && ip -n $b addr add 10.97.0.2/24 dev veth0 || exit 1
 for host in $a $b; do ip -n $host link set veth0 up || exit 1; done
 for host in $a $b; do
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         ip -n $host link show veth0 | grep -q 'state UP' && break
         sleep 0.1
     done

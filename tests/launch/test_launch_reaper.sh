@@ -15,8 +15,8 @@ END_OF_SCRIPT
 "$weft" launch -n 2 --no-logs --env $mark -- sh rank.sh >out 2>&1 &
 launch=$!
 trap 'kill -9 $launch 2>/dev/null; rm -rf "$work"' EXIT
-until_true() { # a command, at most 30 s
-    for _ in $(seq 300); do
+until_true() { # a command, a minute at most
+    for _ in $(seq 600); do
         "$@" && return
         sleep 0.1
     done

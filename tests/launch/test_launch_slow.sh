@@ -14,14 +14,16 @@ echo "seed $seed (WEFT_TEST_SEED=$seed repeats it)"
 lay() {
     "$WEFT_BUILD_DIR/weft-slow-link" $a 10.97.0.1 $b 10.97.0.2 "seed=$seed" "$@" >carried 2>&1 &
     cable=$!
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         grep -qs '^cable\|SKIP' carried && break
+        kill -0 $cable 2>/dev/null || break
         sleep 0.1
     done
     if ! grep -q '^cable' carried; then
         cat carried
         cable=
-        exit 77
+        grep -q SKIP carried && exit 77
+        exit 1
     fi
 }
 # take_up: the cable, which must have lost something; else all was in vain.
@@ -74,8 +76,13 @@ grep -q '"stopped": true' asked.0 || fail 'rank 0 did not agree to stop:' asked.
 
 # The cable is cut and stays so. No time is given but that of heartbeats.
 # shellcheck disable=SC2086
-begin cut --no-logs --tail all --heartbeat 4 -- "$weft" train job.yaml $long
+begin cut --no-logs --tail all --heartbeat 8 -- "$weft" train job.yaml $long
 wait_for 'step 1/' cut.0
+# Three connections of the second host to the scheduler: those of its ranks, and that of its launcher.
+for _ in $(seq 600); do
+    [ "$(ip netns exec $b cat /proc/net/tcp | awk '$3 ~ /:2328$/ && $4 == "01"' | wc -l)" -ge 3 ] && break
+    sleep 0.1
+done
 sleep 5 # both launchers have found the scheduler by then; one that has not would look for it as long as it may take to join
 kill -USR1 $cable
 end

@@ -26,7 +26,7 @@ same() {
 }
 # Nothing with this test's mark runs, no folder of a run is left, no shared memory of this test's processes.
 nothing_left() {
-    for _ in $(seq 25); do
+    for _ in $(seq 600); do
         left=$(grep -lzs "^LAUNCH_TEST=$mark\$" /proc/[0-9]*/environ 2>/dev/null)
         folders=$(ls "$TMPDIR")
         [ -z "$left$folders" ] && return
@@ -45,7 +45,7 @@ listening() {
 }
 # wait_for TEXT FILE: until the file has it.
 wait_for() {
-    for _ in $(seq 200); do
+    for _ in $(seq 600); do
         grep -qs -- "$1" "$2" && return
         sleep 0.1
     done

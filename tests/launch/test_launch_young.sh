@@ -17,7 +17,7 @@ set_up() {
 }
 both_run() { # waits until both launchers run
     for host in $a $b; do
-        for _ in $(seq 200); do
+        for _ in $(seq 600); do
             ip netns pids $host | grep -q . && break
             sleep 0.05
         done

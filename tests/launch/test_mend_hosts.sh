@@ -28,7 +28,7 @@ host_1() {
     second=$!
 }
 spare_host() {
-    ip netns exec $spare timeout -k 10 150 "$weft" launch --hosts 2 --spare --scheduler 10.97.0.1:9000 -n 2 --logs logs-2 --timeout 20 "$@" \
+    ip netns exec $spare timeout -k 10 600 "$weft" launch --hosts 2 --spare --scheduler 10.97.0.1:9000 -n 2 --logs logs-2 --timeout 20 "$@" \
         -- "$mend" "$steps" deaths "$deaths" >"$name.2" 2>&1 &
     third=$!
 }
@@ -55,7 +55,7 @@ launcher_of() { # HOST: the process of `weft launch` there; its reaper, which ha
     done
 }
 await_deaths() { # COUNT: until so many of `deaths` have happened
-    for _ in $(seq 300); do
+    for _ in $(seq 600); do
         [ -e deaths/death-$(($1 - 1)) ] && return
         sleep 0.1
     done
@@ -171,7 +171,7 @@ end
 ended 0 0
 training lost --restart 3
 # shellcheck disable=SC2086
-ip netns exec $spare timeout -k 10 150 "$weft" launch --hosts 2 --spare --scheduler 10.97.0.1:9000 -n 2 --no-logs --restart 3 \
+ip netns exec $spare timeout -k 10 600 "$weft" launch --hosts 2 --spare --scheduler 10.97.0.1:9000 -n 2 --no-logs --restart 3 \
     -- "$weft" $train_words "parallel.mesh={dp: 4}" checkpoint.dir=run-lost >lost.2 2>&1 &
 third=$!
 wait_for '"step": 5,' lost.0

@@ -45,7 +45,7 @@ all() {
         supervised $rank "$(echo "$2" | cut -d, -f$((rank + 1)))" "$(echo "$3" | cut -d, -f$((rank + 1)))" &
     done
     if [ $# -gt 3 ]; then
-        for _ in $(seq 300); do
+        for _ in $(seq 600); do
             [ -e deaths/death-0 ] && break
             sleep 0.1
         done

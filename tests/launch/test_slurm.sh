@@ -189,7 +189,7 @@ WEFT_RESTART=1 WEFT_JOB=mended WEFT_SCHEDULER=127.0.0.1:$(free_port)
 export WEFT_RESTART WEFT_JOB WEFT_SCHEDULER mend
 timeout 120 salloc -n 2 -Q sh -c 'srun -n 2 --no-kill --kill-on-bad-exit=0 "$mend" 40 again 1@step:30:9 >step.out 2>&1 &
     step=$!
-    for _ in $(seq 300); do
+    for _ in $(seq 600); do
         [ -e again/death-0 ] && break
         sleep 0.1
     done

@@ -88,8 +88,8 @@ stop_waiting() { # FLAVOUR, WEFT_COMM
     for rank in 0 1; do kill -KILL "$(cat train.$rank)" 2>/dev/null; done
     wait $job
 }
-until_true() { # a condition: 30 s at most
-    for _ in $(seq 300); do
+until_true() { # a condition: a minute at most
+    for _ in $(seq 600); do
         eval "$1" && return
         sleep 0.1
     done

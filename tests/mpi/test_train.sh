@@ -78,7 +78,7 @@ END
     code=$?
     [ "$(grep -c loss long.log)" -ge 3 ] || fail "$1: it did not train" out
     [ $code != 0 ] && [ $code != 124 ] || fail "$1: a killed rank does not end the job (exit $code)" out
-    for _ in $(seq 200); do
+    for _ in $(seq 600); do
         pgrep -f "$work/long.log" >/dev/null || break
         sleep 0.1
     done
