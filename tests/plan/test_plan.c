@@ -299,7 +299,7 @@ static void test_checks(void **state) {
     bad(checked(8, 1, 1, WEFT_PIPELINE_1F1B, 2), "2 stages");
     bad(checked(8, 2, 4, WEFT_PIPELINE_GPIPE, 2), "gpipe|1");
     bad(checked(8, 2, 4, WEFT_PIPELINE_INTERLEAVED, 1), "virtual_stages|2");
-    bad(checked(8, 4, 4, WEFT_PIPELINE_INTERLEAVED, 2), "at least 8");
+    good(checked(8, 4, 4, WEFT_PIPELINE_INTERLEAVED, 2));
     bad(checked(8, 4, 10, WEFT_PIPELINE_INTERLEAVED, 2), "pipeline.stages = 4");
     bad(checked(8, 4, 8, WEFT_PIPELINE_ZERO_BUBBLE, 3), "the zero_bubble schedule has 1, or 2");
     good(checked(8, 4, 8, WEFT_PIPELINE_INTERLEAVED, 3));

@@ -108,8 +108,7 @@ typedef struct sized {
     X(weft_infer_files, weft_infer_files_defaults, batch,                                          \
       (o.checkpoint = "/nowhere", o.input = "/nowhere", o.output = "/nowhere"),                    \
       weft_infer_files_run(NULL, NULL, o, &(weft_infer_files_result){0}))                          \
-    X(weft_launch_options, weft_launch_defaults, hosts, o.processes = -1,                          \
-      weft_launch_run(o, &(weft_launch_result){0}))                                                \
+    X(weft_launch_options, weft_launch_defaults, hosts, o.processes = -1, launched(o))             \
     X(weft_health_options, weft_health_defaults, scheduler, o.job = "no such job",                 \
       weft_health_ask(o, &(weft_health){0}))                                                       \
     X(weft_dense_options, weft_dense_defaults, no_bias, o.transposed = true,                       \
@@ -170,6 +169,12 @@ static weft_status searched(const weft_search_options *o) {
     const weft_status status = weft_plan_search(graph, settings, o, &found, NULL);
     weft_plan_destroy(settings);
     weft_plan_destroy(found);
+    return status;
+}
+static weft_status launched(const weft_launch_options *o) {
+    weft_launch_result r;
+    const weft_status status = weft_launch_run(o, &r);
+    weft_launch_result_free(&r);
     return status;
 }
 static weft_status joined(const weft_world_options *o) {
