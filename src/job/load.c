@@ -6,6 +6,7 @@
 
 #include "base/io.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/run/run.h"
 #include "checkpoint/step_dir.h"
 #include "weft/checkpoint.h"
 
@@ -18,13 +19,25 @@ static weft_status take_key(const char *const *overrides, int count) {
     return WEFT_OK;
 }
 
+/* A rank's folder of a sliced run has steps, as the run's directory has. */
+static weft_status refuse_part(const char *path, const wefti_checkpoint *c) {
+    char *step = NULL;
+    bool of_ranks = false;
+    if (!wefti_checkpoint_sliced(c)) return WEFT_OK;
+    WEFT_TRY(wefti_run_step_path(path, wefti_checkpoint_meta_of(c)->step, &step, &of_ranks));
+    wefti_free(step);
+    const char *slash = strrchr(path, '/');
+    WEFT_REQUIRE(of_ranks, WEFT_E_ARG,
+                 "%s holds the slices of one rank: the run continues from all of them, as `weft "
+                 "train %.*s`",
+                 path, slash ? (int)(slash - path) : 1, slash ? path : ".");
+    return WEFT_OK;
+}
+
 /* The job in the manifest of the newest step. The run may have moved since: its directory is the
  * one given. */
-static weft_status load_run(const char *path, const char *const *overrides, int count,
-                            weft_job **out) {
-    wefti_checkpoint *c = NULL;
-    WEFT_TRY(take_key(overrides, count));
-    WEFT_TRY(wefti_checkpoint_open_unread(path, INT64_MAX, &c, NULL));
+static weft_status load_job_of(const wefti_checkpoint *c, const char *path,
+                               const char *const *overrides, int count, weft_job **out) {
     const char *text = wefti_checkpoint_value(&wefti_checkpoint_meta_of(c)->notes, "job");
     const char **words = wefti_calloc((size_t)count + 1, sizeof *words);
     char *dir = wefti_format("checkpoint.dir=%s", path),
@@ -44,6 +57,16 @@ static weft_status load_run(const char *path, const char *const *overrides, int 
     wefti_free(name);
     wefti_free(dir);
     wefti_free(words);
+    return status;
+}
+
+static weft_status load_run(const char *path, const char *const *overrides, int count,
+                            weft_job **out) {
+    wefti_checkpoint *c = NULL;
+    WEFT_TRY(take_key(overrides, count));
+    WEFT_TRY(wefti_checkpoint_open_unread(path, INT64_MAX, &c, NULL));
+    weft_status status = refuse_part(path, c);
+    if (status >= 0) status = load_job_of(c, path, overrides, count, out);
     wefti_checkpoint_close(c);
     return status;
 }
@@ -75,7 +98,7 @@ static weft_status load_directory(const char *path, const char *const *overrides
                   "%s is one step: a run continues from its newest one, as `weft train %.*s`", path,
                   slash ? (int)(slash - path) : 1, slash ? path : ".");
     }
-    WEFT_TRY(wefti_step_list(path, WEFTI_STEP_COMMITTED, &steps, &found));
+    WEFT_TRY(wefti_run_steps(path, &steps, &found));
     wefti_free(steps);
     return found ? load_run(path, overrides, count, out) : refuse_directory(path);
 }

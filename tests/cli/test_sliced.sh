@@ -126,6 +126,12 @@ again first 2
 expect 0 'steps        2' checkpoint inspect first
 expect 0 'step-000000000002|good' checkpoint verify first
 
+# --- a run with sliced steps alone continues its own job ---
+cp -r run goes_on
+"$weft" launch -n 4 --no-logs -- "$weft" train goes_on/ train.steps=13 >log 2>&1 || fail 'a sliced run does not continue' log
+expect 0 'steps        6 12 13' checkpoint inspect goes_on
+expect 1 'one rank|train goes_on`' train goes_on/rank_2
+
 # --- on with it: one process saves whole steps into the same directory ---
 "$weft" train job.yaml --devices 4 "$mesh" "$split" checkpoint.dir=run checkpoint.keep=1 train.steps=13 >log 2>&1 ||
     fail 'no resume' log
