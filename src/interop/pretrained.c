@@ -5,6 +5,7 @@
  * Values are converted while they are written into the session's tensors. */
 #include "interop/pretrained.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,9 @@ static weft_status has_file(const char *directory, const char *name, bool *out) 
 static weft_status resolve(const char *directory, bool verify, char **out, char **out_note) {
     bool described = false, step = false, adapters = false;
     if (out_note) *out_note = NULL;
+    WEFT_REQUIRE(strlen(directory) < PATH_MAX, WEFT_E_ARG,
+                 "the path of the model has %zu bytes; the system opens paths of less than %d",
+                 strlen(directory), PATH_MAX);
     WEFT_REQUIRE(wefti_exists(directory), WEFT_E_NOT_FOUND, "directory %s does not exist%s",
                  directory, wefti_hub_hint(directory));
     WEFT_REQUIRE(wefti_is_dir(directory), WEFT_E_NOT_FOUND,

@@ -1,5 +1,6 @@
 #!/bin/sh
 # weft eval: the numbers of a run's own validation, on any plan, alone and as processes of a launcher; bad input.
+. tests/cli/npy.inc
 . tests/cli/run.inc
 
 run='checkpoint.dir=run data.validation=0.2 train.eval_batches=0'
@@ -34,6 +35,13 @@ expect 2 'labels|data' eval job.yaml run --labels x
 expect 1 'data.validation|--data' eval job.yaml run data.validation=0
 expect 1 'nothere' eval job.yaml nothere
 expect 1 'nothere' eval job.yaml run --data nothere
+expect 1 '4103 bytes|less than 4096' eval job.yaml "$(printf './%.0s' $(seq 2050))run"
+
+# checkpoint.stop_file ends training only: one that is left of a run ends no other verb.
+echo '{"GracefulExit": 1}' >stop
+expect 0 'perplexity' eval job.yaml run --data text.txt checkpoint.dir=run checkpoint.stop_file=stop
+head -c 40 text.txt | npy tokens.npy '|u1' '(5, 8)'
+expect 0 'logits.npy|5, 8, 256' infer job.yaml run --input tokens.npy --out logits.npy checkpoint.dir=run checkpoint.stop_file=stop
 expect 1 'model.layers|3|2' eval job.yaml run model.layers=3
 expect 1 'nothere' eval job.yaml run --plan nothere
 
