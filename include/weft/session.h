@@ -147,14 +147,14 @@ WEFT_API weft_status weft_session_create(weft_graph *graph, const weft_session_o
 WEFT_API void weft_session_destroy(weft_session *session);
 
 /** Compile one more graph (or the first one again) for forward passes only, such as evaluation.
- * Collective in a world. The program shares parameters and states by name with the graph of
- * weft_session_create. The graph is borrowed too. Call it at any time between two steps. After the
- * first step the inputs of all programs are to be fed again, and their outputs have no values until
- * the next pass: addresses of both from weft_session_local are void. Parameters, states and their
- * addresses stay. A call that fails leaves the session as it was, except that inputs may have to be
- * fed again.
- * @param out_program  the number of the program, from 1; number 0 is the graph of
- *   weft_session_create
+ * Collective in a world. Call it at any time between two steps. The graph is borrowed. Its
+ * parameters and states are those of the graphs before, if they have the same names.
+ *
+ * After the first step, this call voids the inputs and outputs of all programs, and their addresses
+ * from weft_session_local. Feed the inputs again before the next pass. Parameters, states and their
+ * addresses stay. A call that fails adds no program, but may void inputs and outputs as well.
+ * @param out_program  the number of the new program: 1, 2, ... The graph of weft_session_create is
+ *   program 0
  * @return as weft_session_create; WEFT_E_ARG between weft_session_accumulate and
  *   weft_session_update, and after the first step of a session with recovery under `weft launch
  *   --restart` */

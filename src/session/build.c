@@ -465,9 +465,10 @@ weft_status weft_session_add(weft_session *s, weft_graph *graph, int *out_progra
     if (s->workers) WEFT_TRY(check_add(s));
     WEFT_TRY(build(s, graph, WEFT_OK));
     if (s->workers) {
-        WEFT_TRY(extend(s));
+        const weft_status status = extend(s);
         s->ready = false;
-        forget_transient(s);
+        forget_transient(s); /* also after a failure: some devices have taken other memory */
+        WEFT_TRY(status);
     }
     *out_program = (int)s->view_count - 1;
     return WEFT_OK;

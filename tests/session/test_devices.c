@@ -693,6 +693,50 @@ static void an_addition_may_fail(void **state) {
     }
 }
 
+/* Memory fails while the devices take a program that needs more of it than training. Devices that
+ * have taken it have lost their inputs: the session asks for them instead of computing with what
+ * the new memory holds. */
+static void inputs_are_asked_for_after_a_failed_addition(void **state) {
+    (void)state;
+    enum { LAST = 40, LARGER = 16 * BATCH };
+    const plan_case *c = case_of("2 data 2 tensor, states split");
+    weft_graph *graph[2], *small = tiny_gpt2(WEFT_USE_EVAL, BATCH, 0, WEFT_F32),
+                          *large[2] = {tiny_gpt2(WEFT_USE_EVAL, LARGER, 0, WEFT_F32),
+                                       tiny_gpt2(WEFT_USE_EVAL, LARGER, 0, WEFT_F32)};
+    weft_session *s[2];
+    int program, other, asked = 0;
+    double loss, first;
+    for (int k = 0; k < 2; k++) s[k] = session_for(c, true, &graph[k]);
+    ASSERT_OK(weft_session_add(s[0], small, &program));
+    for (int k = 0; k < 2; k++) (void)train_step(s[k], c, 0);
+    wefti_fault_arm(WEFTI_FAULT_ALLOC, INT64_MAX, false, 0);
+    ASSERT_OK(weft_session_add(s[1], large[1], &other));
+    const int64_t calls = wefti_fault_count(WEFTI_FAULT_ALLOC);
+    feed_rows(s[0], program, 5, 0);
+    ASSERT_OK(weft_session_forward(s[0], program, &first));
+    for (int64_t at = calls - LAST; at < calls; at++) {
+        feed_rows(s[0], program, 5, 0);
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, at, false, 0);
+        const weft_status added = weft_session_add(s[0], large[0], &other);
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+        if (added >= 0) break;
+        weft_status status = weft_session_forward(s[0], program, &loss);
+        if (status < 0) {
+            asked++;
+            ASSERT_FAILS(WEFT_E_ARG, "fed", status);
+            feed_rows(s[0], program, 5, 0);
+            ASSERT_OK(weft_session_forward(s[0], program, &loss));
+        }
+        assert_memory_equal(&loss, &first, sizeof loss);
+    }
+    assert_true(asked > 0);
+    for (int k = 0; k < 2; k++) {
+        end_session(s[k], graph[k]);
+        weft_graph_destroy(large[k]);
+    }
+    weft_graph_destroy(small);
+}
+
 /* One in some of the allocations, each time others. */
 static void allocations_may_fail(void **state) {
     (void)state;
@@ -737,6 +781,7 @@ int main(void) {
         cmocka_unit_test(evaluation_comes_after_a_step),
         cmocka_unit_test(allocations_may_fail),
         cmocka_unit_test(an_addition_may_fail),
+        cmocka_unit_test(inputs_are_asked_for_after_a_failed_addition),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
