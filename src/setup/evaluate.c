@@ -130,7 +130,7 @@ static weft_status evaluate_with(wefti_built *m, wefti_feed *feed, int64_t batch
         if (out->stopped) break;
         WEFT_TRY(wefti_feed_next(feed, &b));
         out->prepared += b.prepared;
-        m->model.objective->prepare(m, &b, m->batch.micro);
+        if (m->model.objective->prepare) m->model.objective->prepare(m, &b, m->batch.micro);
         WEFT_TRY(wefti_built_feed_rows(m, m->model.eval_program, &b, 0));
         WEFT_TRY(weft_session_forward(m->session, m->model.eval_program, &loss));
         WEFT_TRY(count(m, &b, c, &counted));

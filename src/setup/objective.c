@@ -11,22 +11,6 @@ int64_t wefti_batch_targets(const wefti_built *m, const wefti_batch *b, int64_t 
     return count;
 }
 
-/* ---- shared by objectives that use batches as they are ---- */
-
-static void keep_batch(const wefti_built *m, const wefti_batch *b, int64_t batch) {
-    (void)m, (void)b, (void)batch;
-}
-
-static int64_t equal_targets(const wefti_built *m, const wefti_batch *b) {
-    (void)m, (void)b;
-    return 0;
-}
-
-static weft_status no_weight(wefti_built *m, const wefti_batch *b, int64_t first, int64_t targets) {
-    (void)m, (void)b, (void)first, (void)targets;
-    return WEFT_OK;
-}
-
 static int64_t tokenizer_vocabulary(const weft_data *data, int64_t tokens) {
     (void)data;
     return tokens;
@@ -81,9 +65,6 @@ static const wefti_objective next_token = {
     .input = "tokens",
     .target = "targets",
     .unit = "tokens",
-    .prepare = keep_batch,
-    .targets_of_step = equal_targets,
-    .feed_weight = no_weight,
     .vocabulary = tokenizer_vocabulary,
 };
 
@@ -103,9 +84,6 @@ static const wefti_objective image_class = {
     .input = "image",
     .target = "label",
     .unit = "samples",
-    .prepare = keep_batch,
-    .targets_of_step = equal_targets,
-    .feed_weight = no_weight,
     .vocabulary = tokenizer_vocabulary,
 };
 

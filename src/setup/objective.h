@@ -15,11 +15,12 @@ typedef struct wefti_objective {
     const char *input, *target; /* names of the graph's inputs */
     const char *unit;           /* of throughput */
     /* Changes the prepared rows of a batch into inputs and targets, in place. `batch`: samples of a
-     * batch of that feed. */
+     * batch of that feed. NULL: they are used as they are. */
     void (*prepare)(const wefti_built *m, const wefti_batch *b, int64_t batch);
-    /* Counting targets of a step; 0 if all microbatches have equally many. */
+    /* Counting targets of a step. NULL: all microbatches have equally many, and no weight. */
     int64_t (*targets_of_step)(const wefti_built *m, const wefti_batch *b);
-    /* Feeds the weight of the microbatch from row `first` on, in a step with that many targets. */
+    /* Feeds the weight of the microbatch from row `first` on, in a step with that many targets.
+     * NULL exactly if targets_of_step is. */
     weft_status (*feed_weight)(wefti_built *m, const wefti_batch *b, int64_t first,
                                int64_t targets);
     /* The size of the vocabulary for a tokenizer with `tokens` tokens. */

@@ -79,7 +79,10 @@ weft_status wefti_built_tokenizer(wefti_built *b, weft_tokenizer **out, wefti_en
     if (!text) return WEFT_OK;
     weft_status status = wefti_tokenizer_parse("tokenizer.json", text, bytes, out);
     if (status >= 0) status = wefti_ends_of(*out, read_side, b, out_ends);
-    return status < 0 ? wefti_prefix(status, "the tokenizer of model.from, %s", from) : WEFT_OK;
+    if (status >= 0) return WEFT_OK;
+    weft_tokenizer_close(*out);
+    *out = NULL;
+    return wefti_prefix(status, "the tokenizer of model.from, %s", from);
 }
 
 weft_status wefti_built_check_bytes(const wefti_built *b) {

@@ -57,6 +57,10 @@ expect 0 '"tokens": 3' generate again --prompt ab --tokens 3 --json
 expect 0 'slices' checkpoint reshard plain cut --to plan2.json
 expect 0 'hf' checkpoint reshard cut joined --from plan2.json --format hf
 has_sides joined
+# A file that names the end of texts and cannot be read ends the run.
+cp -r hf broken
+echo '{"eos_token": ' >broken/tokenizer_config.json
+expect 1 'tokenizer_config.json|broken' train model.from=broken data.path=text.txt train.steps=2 train.batch=2
 # Another tokenizer comes with its own files; settings of generation are the model's.
 mkdir other
 cp "$words" other/tokenizer.json

@@ -124,7 +124,8 @@ static weft_status make_step(wefti_training *t, wefti_batch *batch) {
                            .learning_rate = wefti_learning_rate(job, t->progress.step),
                            .gradient_norm = NAN};
     t->result->samples_prepared += batch->prepared;
-    t->built->model.objective->prepare(t->built, batch, job->train.batch);
+    const wefti_objective *objective = t->built->model.objective;
+    if (objective->prepare) objective->prepare(t->built, batch, job->train.batch);
     atomic_store(&t->saving.touched, false);
     t->progress.stage = WEFTI_STAGE_STEPPING;
     WEFT_TRY(wefti_training_step(t, batch, s->learning_rate, s));
