@@ -104,7 +104,8 @@ if(WEFT_TESTS)
     comm.collective comm.calls comm.halos comm.conformance_local comm.host comm.host_roads comm.local comm.rounds_conformance
     exec.routine exec.streams exec.workers
     program.parameter_slices
-    session.arena session.by_hand session.collectives session.devices session.experts session.graphs session.halo
+    session.additions session.arena session.by_hand session.collectives session.devices session.experts session.graphs
+    session.halo
     session.limits session.masks session.misuse session.overlap session.replicas session.session session.stages session.world session.world_failures
     session.under_way session.updates infer.generate train.run train.run_devices train.run_metrics)
   foreach(name ${fenced_tests})
