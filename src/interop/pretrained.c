@@ -55,14 +55,16 @@ static weft_status resolve(const char *directory, bool verify, char **out, char 
     const char *path = directory;
     wefti_checkpoint *c = NULL;
     if (!described || (step && verify)) {
-        weft_status status =
-            wefti_checkpoint_open(directory, WEFTI_CHECKPOINT_LATEST, &c, out_note);
-        if (status == WEFT_E_NOT_FOUND && out_note) {
-            wefti_free(*out_note);
-            *out_note = NULL;
-        }
-        WEFT_REQUIRE(status != WEFT_E_NOT_FOUND, WEFT_E_NOT_FOUND,
-                     "%s holds neither config.json nor a checkpoint of a run", directory);
+        char *note = NULL;
+        weft_status status = wefti_checkpoint_open(directory, WEFTI_CHECKPOINT_LATEST, &c, &note);
+        if (status == WEFT_E_NOT_FOUND)
+            status = WEFT_RAISE(WEFT_E_NOT_FOUND,
+                                "%s holds neither config.json nor a checkpoint of a run%s%.1500s",
+                                directory, note ? ": " : "", note ? note : "");
+        if (status >= 0 && out_note)
+            *out_note = note;
+        else
+            wefti_free(note);
         WEFT_TRY(status);
         path = wefti_checkpoint_path(c);
     }

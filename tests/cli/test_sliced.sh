@@ -114,6 +114,7 @@ expect 0 'steps        6|skipped step 12|unfinished|step         6' checkpoint i
 expect 0 'destination  from_killed' checkpoint reshard killed from_killed
 expect 0 'of which 0 differ' checkpoint diff killed from_killed
 expect 1 'unfinished|first' checkpoint verify first
+expect 1 'step 12|unfinished|rank 1' generate first --prompt weft
 again() { # RUN STEPS
     "$weft" launch -n 4 --no-logs -- "$weft" train job.yaml "$mesh" "$split" checkpoint.sliced=true checkpoint.dir="$1" \
         train.steps="$2" >log 2>&1 || fail "$1 does not go on" log
