@@ -6,10 +6,10 @@
  * with random links. Each question is asked several times. First it has no constraints. Then it has
  * one: a degree, the level, the recomputation or the microbatches. Then it has all degrees of a
  * neighbour of the answer, of which one differs. Then it has the degrees that the answer prints,
- * and then other budgets. At last it has a part of the memory that the answer takes; if no plan
- * fits then, with single constraints too. --sample draws K of the constraints and K of the
- * neighbours, and one budget. No question begins once the answers have taken C seconds of processor
- * time.
+ * and then other budgets. At last it has a part of the memory that the answer takes. If no plan
+ * fits there, it is asked with single constraints too. --sample draws K of the constraints, K of
+ * the neighbours and one budget. No question begins once the answers have taken C seconds of
+ * processor time.
  *
  * These faults are counted:
  *

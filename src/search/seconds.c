@@ -1,8 +1,8 @@
 /* Costs in seconds: kernels by the rates of a device, transfers by the links of the mesh.
  *
- * Kernels take their time three times in training, once forward and twice backward; products with
- * frozen weights twice. Bytes that a
- * device receives, with g devices in a group and s bytes in its piece:
+ * Kernels take their time three times in training, once forward and twice backward. Products with
+ * frozen weights take it twice. Bytes that a device receives, with g devices in a group and s bytes
+ * in its piece:
  *
  *     result that is a sum over g, or gradient of an operand that all of g read: 2 s (g - 1) / g
  *     redistribution: all-gather s (g - 1), all-to-all s (g - 1) / g, by MindSpore's rounds

@@ -10,9 +10,8 @@
  *   at the same time, the one that a member has posted first goes first; then tags decide.
  *   Transfers of different levels run at the same time, and kernels run beside them.
  * - Messages between stages do not wait for collectives, since libraries give each group a stream
- * of its own. While both are under way each has half of the link, so what waits behind the
- *   collectives begins later. Collectives wait for messages that have begun.
- *
+ *   of its own. While both are under way, each has half of the link. Transfers that wait behind the
+ *   collectives begin later. Collectives wait for messages that have begun.
  * - Where devices move the data themselves when they wait for it (levels moved_in_waits), a wait
  *   takes the transfer's time from when all members have posted. Nothing overlaps with it.
  * - If fewer devices of a host compute at the same time than there are (devices_at_once), or fewer

@@ -1,14 +1,17 @@
-/* Plans that the search walks whatever the guesses of splits say: plain ones first, then the best
- * ones of each single constraint, and at last the neighbours of the best plans.
+/* Plans that the search walks whatever the guesses of splits say. Plain plans come first, then the
+ * best plans of each single constraint. The neighbours of the best plans come last.
  *
  * Guesses order the splits of the whole space, and they are wrong by up to a factor of two. So a
  * plain layout, or a plan that differs from the best one in one decision, could be faster and never
- * be walked. The sets are parts of the space that a few constraints cut out of it:
+ * be walked. Each set is a part of the space. A few constraints describe it.
  *
- * - Plain: one axis has all devices, or one has the devices of a host and another one the hosts.
- * - Single: for each value of a degree, the split with this value and the least guess.
- * - Neighbours: one decision differs from those of a plan, or two degrees share their devices
- *   otherwise. Then level, recomputation and schedule follow: they are free.
+ * Plain: one axis has all devices. Or one axis has the devices of a host, and another axis has the
+ * hosts.
+ *
+ * Single: for each value of a degree, the split with this value and the least guess.
+ *
+ * Neighbours: one decision differs from that of a plan, or two degrees divide their devices
+ * otherwise. After a change of degrees, level, recomputation and schedule are free.
  *
  * Of each part the candidates with the least guesses are walked. A better plan has neighbours of
  * its own: this is a local search. It ends when a pass over all parts finds nothing, and begins

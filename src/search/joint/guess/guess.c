@@ -38,8 +38,9 @@ static double update_of(const wefti_joint_branch *s, const wefti_degrees *d, int
            WEFTI_GUESS_UPDATE_KERNELS * device->launch_seconds.value * s->tensors / d->stages;
 }
 
-/* From level 1 on each parameter has transfers of its own, and so latencies: those of a scatter and
- * a gather, of a scatter for each microbatch, or of two gathers and a scatter each time. */
+/* From level 1 on, each parameter has transfers of its own, and each transfer has a latency.
+ * Level 1 scatters and gathers once. Level 2 scatters in each microbatch and gathers once. Level 3
+ * gathers twice and scatters once in each microbatch. */
 static double latencies_of(const wefti_joint_branch *s, const wefti_degrees *d, int level) {
     const double m = d->microbatches;
     const double times[] = {0, 1, 0.5 * (m + 1), 1.5 * m}; /* in all-reduces */
