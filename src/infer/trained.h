@@ -16,12 +16,11 @@ typedef struct wefti_trained {
     char *path;
 } wefti_trained;
 
-/* All calls are collective in a world. Joins it. */
+/* All calls but the last are collective. Joins the world. */
 weft_status wefti_trained_join(wefti_trained *m, weft_world *world, const weft_job *job,
                                const weft_infer_events *events) WEFT_CHECKED;
-/* The same, and begins; closed with wefti_trained_close, also after a
- * failure of this call or of a later one. `job` is borrowed. `path` is found, nothing is open yet;
- * then the caller may change `job`. */
+/* Joins the world and finds the checkpoint, `path`, but opens nothing: the caller may still change
+ * m->job. `job` is borrowed. Close `m` after any of these calls, also after one that failed. */
 weft_status wefti_trained_begin(wefti_trained *m, weft_world *world, const weft_job *job,
                                 const char *checkpoint,
                                 const weft_infer_events *events) WEFT_CHECKED;

@@ -1,7 +1,8 @@
 /* A process and those that it works with.
  *
- * All calls are collective. In a party of one they succeed and change nothing, so that the code of
- * runs and generators is the same for one process and for many. */
+ * Calls with a status are collective, unless they say otherwise. In a party of one they return the
+ * status that they are given, so that the code of runs and generators is the same for one process
+ * and for many. */
 #ifndef WEFTI_SESSION_PARTY_H
 #define WEFTI_SESSION_PARTY_H
 

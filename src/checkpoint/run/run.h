@@ -74,9 +74,9 @@ const wefti_sliced_piece *wefti_sliced_pieces(const wefti_sliced *s, int64_t ind
  * though other ranks may have its region. */
 weft_status wefti_sliced_verify(wefti_sliced *s, wefti_text *out) WEFT_CHECKED;
 
-/* unfinished.c: the step of `dir` that the manifest describes. WEFT_E_NOT_FOUND: it is unfinished:
- * no rank has some region, as one of them was killed before it put its part into place, or after it
- * had removed it. A region that was lost since then is no reason. */
+/* unfinished.c: checks the step of `dir` that the manifest describes. WEFT_E_NOT_FOUND: the step is
+ * unfinished. No rank has a certain region, because a rank was killed before it put its part into
+ * place, or after it removed it. A step that lost a region later is damaged, not unfinished. */
 weft_status wefti_sliced_check_finished(const char *dir, const wefti_manifest *m) WEFT_CHECKED;
 
 /* The slices of an open checkpoint; NULL: it is whole. */
