@@ -461,7 +461,7 @@ static void the_first_walk_is_a_plan_that_fits(void **state) {
         answered(&m, &(question){machine(2, 8, 300e9, 25e9), NULL, 16, 24, (int64_t)24 << 20, 1});
     assert_int_equal(a.evaluations, 1);
     assert_int_equal(a.degrees.context, 1);
-    /* 78 programs come before this plan. The limit leaves room for a change of guesses. */
+    /* The answer takes 78 programs. The limit leaves room for a change of guesses. */
     if (a.programs > 96) fail_msg("%lld programs", (long long)a.programs);
     wefti_joint_answer_free(&a);
     source_free(&m);
