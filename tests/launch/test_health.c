@@ -319,6 +319,7 @@ static void all_are_asked_at_once(void **state) {
     ASSERT_FACTS(answer[2].error, "nowhere");
     weft_health_answers_free(answer, 3);
     ASSERT_OK(weft_health_ask_all(NULL, 0, NULL));
+    assert_int_equal(weft_health_ask_all(NULL, 3, answer), WEFT_E_ARG);
     close(d.connection);
     close(d.listener);
     wefti_scheduler_stop(d.s);

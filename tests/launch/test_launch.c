@@ -101,6 +101,14 @@ static void test_failures(void **state) {
     assert_int_equal(r.failed_rank, 1);
     assert_int_equal(r.signal, SIGKILL);
     weft_launch_result_free(&r);
+    /* Without a request to stop, others may fail on account of the one that wants to begin again.
+     */
+    o.command = SHELL("[ $WEFT_RANK = 0 ] && exit 75; sleep 0.3; exit 1");
+    o.grace_seconds = 100;
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_E_PEER);
+    assert_int_equal(r.failed_rank, 0);
+    assert_int_equal(r.exit_code, 75);
+    weft_launch_result_free(&r);
 }
 
 static void test_requests(void **state) {
@@ -130,6 +138,13 @@ static void test_requests(void **state) {
     assert_int_equal(weft_launch_run(&o, &r), WEFT_E_PEER);
     assert_int_equal(r.failed_rank, 0);
     assert_int_equal(r.exit_code, 1);
+    weft_launch_result_free(&r);
+    /* A program that died below a shell (137) did not wait. */
+    o.command = SHELL("[ $WEFT_RANK = 1 ] && trap 'exit 137' TERM || trap 'sleep 0.3; exit 1' TERM;"
+                      "while :; do sleep 0.05; done");
+    assert_int_equal(weft_launch_run(&o, &r), WEFT_E_PEER);
+    assert_int_equal(r.failed_rank, 1);
+    assert_int_equal(r.exit_code, 137);
     weft_launch_result_free(&r);
     count = 3; /* asked for the third time: at once */
     o.command = SHELL("trap '' TERM; sleep 100");

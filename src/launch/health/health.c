@@ -242,6 +242,7 @@ weft_status weft_health_ask_all(const weft_health_options *options, int count,
     const char *at = (const char *)options;
     for (int i = 0; i < count; i++) out[i] = (weft_health_answer){0};
     if (count <= 0) return WEFT_OK;
+    WEFT_REQUIRE(options, WEFT_E_ARG, "no options: each job needs its own");
     WEFT_TRY(wefti_struct_take("weft_health_options", options, &first));
     WEFT_NEW_ARRAY(all, asked, count);
     for (int i = 0; i < count; i++, at += options->struct_bytes) /* of the caller's headers */

@@ -91,12 +91,13 @@ static bool has_ended(wefti_process *p) {
 
 /* Of several that fail, the cause is told: the first, and rather one that died than one that ended
  * by itself, which may have been for the other's sake. After a request to stop, a rank that says
- * "try again" waited in vain for another: the other's own failure is the cause. */
+ * "try again" waited in vain for another: the other's own failure is the cause. Without a request
+ * the others may fail on account of the rank that wants to begin again. */
 static bool is_better_cause(const watch *w, const wefti_process *p) {
     if (w->l->failed < 0) return false;
     const wefti_process *named = &w->l->processes[w->l->failed];
     if (p->signal || named->signal) return p->signal && !named->signal;
-    return w->phase == STOPPING && wefti_is_loss(named->code, 0) && !wefti_is_loss(p->code, 0);
+    return w->phase == STOPPING && named->code == WEFTI_EXIT_AGAIN && !wefti_is_loss(p->code, 0);
 }
 
 static void blame(watch *w, int process) {

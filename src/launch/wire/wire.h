@@ -215,12 +215,12 @@ static inline bool wefti_is_request(int number) {
     return number == SIGHUP || number == SIGINT || number == SIGTERM || number == SIGUSR1 ||
            number == SIGUSR2 || number == SIGXCPU;
 }
+enum { WEFTI_EXIT_AGAIN = 75 }; /* trying again can help */
 /* Whether a process with this end was lost: a signal killed it, also below a shell, or it says that
  * trying again can help. Otherwise it ended by its own decision. */
 static inline bool wefti_is_loss(int code, int signal) {
-    enum { AGAIN = 75, SHELL = 128 };
-    const int below = code - SHELL;
-    if (signal || code == AGAIN) return true;
+    const int below = code - 128;
+    if (signal || code == WEFTI_EXIT_AGAIN) return true;
     return below > 0 && below < NSIG && !wefti_is_request(below);
 }
 
