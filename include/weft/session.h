@@ -6,10 +6,11 @@
  *     weft_session_create(graph, &o, &s);
  *     for (...) { weft_session_feed(s, "image", ...); weft_session_step(s, lr, &result); }
  *
- * All memory of a step is placed in one arena before the first step; a step allocates nothing. One
- * thread at a time may use a session. Sessions are independent of each other. All calls block until
- * their work is done. Calls with a `program` return WEFT_E_ARG for an unknown one, and calls with a
- * `name` WEFT_E_NOT_FOUND. A call that fails leaves its outputs unchanged.
+ * All memory of a step is placed in two arenas before the step: one keeps its values between steps,
+ * the other does not. A step allocates nothing. One thread at a time may use a session. Sessions
+ * are independent of each other. All calls block until their work is done. Calls with a `program`
+ * return WEFT_E_ARG for an unknown one, and calls with a `name` WEFT_E_NOT_FOUND. A call that fails
+ * leaves its outputs unchanged.
  *
  * With a plan of several devices, each device has a thread and an arena of its own. Feeding,
  * reading and writing take the whole tensor; the session splits and joins it.
@@ -102,7 +103,7 @@ typedef struct weft_session_options {
     bool recompute;      /* save only the inputs of each cell for the backward pass */
     int threads; /* of all devices together; 0: all cores that this process may use, or, in a world,
                     its share of its host's cores */
-    int64_t memory_bytes; /* largest memory of one device, the arena and the programs themselves;
+    int64_t memory_bytes; /* largest memory of one device, its arenas and the programs themselves;
                              a session that needs more is refused; 0: no limit */
     uint64_t seed;
     weft_bf16_compute bf16;
@@ -453,8 +454,8 @@ WEFT_API int weft_session_devices(const weft_session *session);
 
 /** Memory in bytes, each of the device that needs most; observed: among this process's devices. */
 typedef struct weft_session_memory {
-    int64_t predicted_peak_bytes; /* the arena */
-    int64_t observed_peak_bytes;  /* the highest byte of the arena that any step has used */
+    int64_t predicted_peak_bytes; /* of both arenas together */
+    int64_t observed_peak_bytes;  /* of both: up to the highest byte that any step has used */
     /* Memory of the host that the device's programs take themselves: graphs, partitions, routines
      * and kernels, as requested from the allocator, without memory of other libraries. */
     int64_t program_bytes;

@@ -3,8 +3,8 @@
  * Each cell body is compiled once into a routine: a flat list of prepared kernels. Operands of
  * kernels refer to the caller's arguments or to the routine's own frame. The schedule is a flat
  * list of steps. A step calls a routine with the addresses of its arguments. All buffers of all
- * steps are placed in advance, by lifetime, in one arena. The arena's size is the predicted
- * peak.
+ * steps are placed in advance: persistent ones in one arena, the others by lifetime in a
+ * second. The sum of both sizes is the predicted peak.
  *
  * Steps of equal microbatches are stored once, as a loop over a range of steps. A cursor
  * (wefti_cursor) walks through a section with its loops expanded. */

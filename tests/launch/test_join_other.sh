@@ -8,9 +8,7 @@
 TMPDIR=$work/tmp HOME=$work
 export TMPDIR HOME
 mkdir "$TMPDIR"
-head -c 32 /dev/urandom | base64 >job.secret
-chmod 600 job.secret
-export WEFT_SECRET_FILE="$work/job.secret"
+own_secret
 awk 'BEGIN { for (i = 0; i < 3000; i++) printf "%s\n", i % 97 }' >one.txt
 awk 'BEGIN { for (i = 0; i < 3000; i++) printf "%s\n", (i + 1) % 97 }' >other.txt
 cp one.txt copy.txt

@@ -9,9 +9,7 @@ mend=$WEFT_BUILD_DIR/weft-mend
 TMPDIR=$work/tmp HOME=$work
 export TMPDIR HOME
 mkdir "$TMPDIR"
-head -c 32 /dev/urandom | base64 >job.secret
-chmod 600 job.secret
-export WEFT_SECRET_FILE="$work/job.secret"
+own_secret
 
 host() { # NUMBER command...
     number=$1

@@ -59,7 +59,7 @@ weft /' >"$work/commands"
         grep -vE '\.(safetensors|json|npy|bin|yaml|txt|md|c|h|vocab\.txt)$' >>"$work/keys"
     "$WEFT_BIN" train --keys | sed -n 's/^| `\([a-z_.]*\)`.*/\1/p' >"$work/known"
     while read -r key; do
-        [ -f "tests/${key%%.*}/test_${key#*.}.c" ] && continue # ctest's name of a test
+        [ -f "tests/${key%%.*}/test_${key#*.}.c" ] || [ -f "tests/${key%%.*}/test_${key#*.}.sh" ] && continue # ctest's name of a test
         grep -qE "^$(echo "$key" | sed 's/\./\\./g')(\.|$)" "$work/known" || complain "$page: there is no key $key"
     done <"$work/keys"
     : >"$work/keys"

@@ -3,7 +3,7 @@
  * With recovery and buddies, the holder of a device (its ward) keeps copies of all tensors that the
  * ward updates. Before the commit of a step it receives the ward's complete gradients, and the
  * states that the ward's passes have changed. Behind the commit it makes the ward's update as well,
- * with the same kernels, so that both have the same bits. docs/design/recovery.md has the rules. */
+ * with the same kernels, so that both have the same bits. docs/design/buddies.md has the rules. */
 #ifndef WEFTI_BUDDY_H
 #define WEFTI_BUDDY_H
 

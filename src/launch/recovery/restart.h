@@ -1,6 +1,6 @@
 /* Whether and when a lost process is started again, as two pure machines: events with their times
  * go in. They hold no clocks. The scheduler asks the budget whether a process may follow; the
- * launcher asks the row of starts when. docs/design/control-plane.md has the table of states,
+ * launcher asks the row of starts when. docs/design/restart.md has the table of states,
  * tests/launch/test_restart.c explores both.
  *
  * A process that was lost after a steady run is replaced at once. One that keeps failing at its

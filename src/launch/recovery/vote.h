@@ -1,5 +1,5 @@
 /* Whether a scheduler that knows nothing of a job may go on with it, by what the ranks say that
- * have come back. It calls nothing, and knows neither sockets nor clocks. docs/design/recovery.md
+ * have come back. It calls nothing, and knows neither sockets nor clocks. docs/design/standby.md
  * has the rule. tests/launch/test_vote.c explores it: schedulers follow each other, or live side by
  * side on a network that may be cut.
  *

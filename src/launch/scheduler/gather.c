@@ -7,7 +7,7 @@
  * this one begins only with more than half of the ranks, or with half of them and rank 0. Ranks
  * whose process has ended, by a launcher's word, are not counted. Neither are processes that came
  * into a world which was not whole since (they have no vote), nor those of a world that others have
- * left behind. docs/design/recovery.md has the rule. */
+ * left behind. docs/design/standby.md has the rule. */
 #include <string.h>
 
 #include "base/clock.h"

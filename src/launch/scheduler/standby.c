@@ -8,7 +8,7 @@
  *
  * Each of the two needs that majority for everything that makes a new generation. A rank has one
  * connection, and a mending needs a word from every rank that is counted. So two schedulers cannot
- * both go on with the job: docs/design/control-plane.md. */
+ * both go on with the job: docs/design/standby.md. */
 #include <poll.h>
 #include <stdio.h>
 
