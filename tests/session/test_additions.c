@@ -2,6 +2,9 @@
  * allocations that fail while a session is made or takes a program. */
 #include "device_cases.h"
 
+#include "exec/rank_device.h"
+#include "session/parts.h"
+
 /* ---- evaluation beside training ---- */
 
 /* `late`: the evaluation is added after a step. */
@@ -85,17 +88,22 @@ static void an_addition_may_fail(void **state) {
     weft_session *s[2];
     double loss[2];
     int program[2], failures = 0;
+    int64_t bound[8];
     for (int k = 0; k < 2; k++) {
         eval[k] = tiny_gpt2(WEFT_USE_EVAL, BATCH, 0, WEFT_F32);
         s[k] = session_for(c, true, &graph[k]);
         (void)train_step(s[k], c, 0);
     }
     ASSERT_OK(weft_session_add(s[0], eval[0], &program[0]));
+    for (int r = 0; r < weft_session_devices(s[1]); r++)
+        bound[r] = wefti_workers_device(s[1]->workers, r)->binding_count;
     for (weft_status status = WEFT_E_NOMEM; status < 0; failures++) {
         wefti_fault_arm(WEFTI_FAULT_ALLOC, (int64_t)failures * 11, true, 0); /* all from here on */
         status = weft_session_add(s[1], eval[1], &program[1]);
         wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
         if (status < 0) assert_int_equal(status, WEFT_E_NOMEM);
+        for (int r = 0; r < weft_session_devices(s[1]) && status < 0; r++)
+            assert_int_equal(wefti_workers_device(s[1]->workers, r)->binding_count, bound[r]);
         for (int k = 0; k < 2 && failures % 64 == 0; k++) (void)train_step(s[k], c, 0);
     }
     assert_true(failures > 40);
