@@ -263,6 +263,11 @@ module weft_c ! what goes straight to C
         integer(c_int64_t) :: peak_bytes, program_bytes
         real(c_double) :: end_seconds, busy_seconds, exposed_seconds, idle_seconds, transfer_seconds
     end type
+    type, bind(C) :: weft_driver_memory
+        integer(c_int64_t) :: bytes = 0, context_bytes = 0, communicator_bytes = 0
+        integer(c_int) :: communicators = 0, rank = 0
+        logical(c_bool) :: known = .false., fits = .false.
+    end type
     type, bind(C) :: c_time_cause
         type(c_ptr) :: name
         real(c_double) :: seconds
@@ -280,7 +285,10 @@ module weft_c ! what goes straight to C
         type(c_ptr) :: classes
         integer(c_int) :: class_count, ranks
         logical(c_bool) :: stopped
-        integer(c_int) :: waiting
+        integer(c_int) :: waiting, hosts
+        type(weft_driver_memory) :: driver
+        integer(c_int64_t) :: state_bytes
+        real(c_double) :: checkpoint_seconds
     end type
     type, bind(C) :: c_tensor_info
         type(c_ptr) :: name
@@ -522,8 +530,10 @@ module weft
             tokens_per_second = 0, flops = 0, mfu = 0
         type(weft_time_cause), allocatable :: causes(:)
         type(weft_rank_prediction), allocatable :: classes(:)
-        integer :: critical_rank = 0, peak_rank = 0, ranks = 0, waiting = 0
-        integer(c_int64_t) :: peak_bytes = 0, device_bytes = 0
+        integer :: critical_rank = 0, peak_rank = 0, ranks = 0, waiting = 0, hosts = 0
+        integer(c_int64_t) :: peak_bytes = 0, device_bytes = 0, state_bytes = 0
+        type(weft_driver_memory) :: driver
+        real(c_double) :: checkpoint_seconds = 0
         logical :: fits = .false., stopped = .false.
     end type
     type :: weft_launcher
@@ -692,6 +702,10 @@ contains
         prediction%peak_rank = c%peak_rank
         prediction%ranks = c%ranks
         prediction%waiting = c%waiting
+        prediction%hosts = c%hosts
+        prediction%driver = c%driver
+        prediction%state_bytes = c%state_bytes
+        prediction%checkpoint_seconds = c%checkpoint_seconds
         prediction%peak_bytes = c%peak_bytes
         prediction%device_bytes = c%device_bytes
         prediction%fits = c%fits

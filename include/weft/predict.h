@@ -61,6 +61,18 @@ typedef struct weft_rank_prediction {
     double transfer_seconds; /* transfers under way, exposed or not */
 } weft_rank_prediction;
 
+/** Memory of a rank as the driver of its device shows it, from figures of the machine. */
+typedef struct weft_driver_memory {
+    int64_t bytes;              /* both arenas in whole allocations, and what follows */
+    int64_t context_bytes;      /* of the driver and the code of kernels */
+    int64_t communicator_bytes; /* buffers of all communicators */
+    int communicators;          /* groups that the rank communicates in; one for all messages
+                                   between stages */
+    int rank;                   /* the one that needs most */
+    bool known;                 /* the machine has such figures; else all are 0 */
+    bool fits;                  /* bytes are at most the memory of a device */
+} weft_driver_memory;
+
 typedef struct weft_prediction {
     double step_seconds;
     weft_time_cause *causes; /* that are not 0; they add up to step_seconds */
@@ -81,6 +93,10 @@ typedef struct weft_prediction {
     int ranks;
     bool stopped; /* a rank failed, others waited for it: step_seconds is when the last stopped */
     int waiting;  /* how many ranks waited then */
+    int hosts;    /* that the ranks are on */
+    weft_driver_memory driver;
+    int64_t state_bytes;       /* parameters and states, of the rank that has most of them */
+    double checkpoint_seconds; /* to write them at the machine's disk rate; 0: unknown */
 } weft_prediction;
 
 typedef struct weft_predict_options {

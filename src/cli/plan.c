@@ -43,7 +43,7 @@ static const cli_option options[] = {
      "what an alternative would cost: constraints as --fix takes them, or a plan's file (.json)"},
     CLI_SEARCH_OPTIONS(plan_options),
     {"failures", "TEXT", CLI_TEXT, PLAN_AT(failures), 0, 0,
-     "goodput if devices fail, \"mtbf=50000h checkpoint=30s restart=5min\""},
+     "how devices fail, for the goodput: \"mtbf=50000h checkpoint=30s restart=5min\""},
     {"json", NULL, CLI_FLAG, PLAN_AT(json), 0, 0,
      "the answer of the joint search, --check, --diff, --infer: one JSON object"},
     {0},
@@ -261,10 +261,12 @@ static int run(const cli_verb *verb, int count, char **words) {
         return cli_usage(verb, "--plan belongs to --infer, --redundancy and --export-strategy; the "
                                "other answers are about the plan that is made");
     if (values.failures && !cli_goodput_is_good(values.failures))
-        return cli_usage(verb,
-                         "--failures is '%s'; write \"mtbf=50000h checkpoint=30s "
-                         "restart=5min\", with s, min, h or d; mtbf is that of a device",
-                         values.failures);
+        return cli_usage(
+            verb,
+            "--failures is '%s'; write \"mtbf=50000h checkpoint=30s "
+            "restart=5min\", with s, min, h or d; mtbf is that of a device, host_mtbf that "
+            "of a host",
+            values.failures);
     if (values.diff) return diff(verb, left, words, &values);
     if (values.why && values.why_not)
         return cli_usage(verb, "--why and --why-not are two questions");

@@ -67,7 +67,10 @@ const char *wefti_arithmetic_text(wefti_arithmetic arithmetic);
     X(tile_depth, 0, 1e6, false)                                                                   \
     X(aligned_bytes, 1, 4096, false)                                                               \
     X(host_bytes_per_second, 1, 1e18, false)                                                       \
-    X(disk_bytes_per_second, 1, 1e18, false)
+    X(disk_bytes_per_second, 1, 1e18, false)                                                       \
+    X(context_bytes, 0, 1e18, false)                                                               \
+    X(communicator_bytes, 0, 1e18, false)                                                          \
+    X(allocation_bytes, 1, 1e12, false)
 
 /* Corrections of an op's time by its size: formula times factor. `op`: "linear"; in another
  * arithmetic than f32 "linear.bf16". The curve's rate is the factor; its work is the op's FLOPs for

@@ -46,7 +46,7 @@ expect 1 'pp=4 and microbatches=2|microbatches=4' train job.yaml --devices 4 --f
 # Goodput by Daly's formula: 4 devices, a failure each hour, 10 s for a checkpoint and 60 s to start again: 91.198 % for every
 # step that is far shorter than the 262 s between checkpoints. Rarer failures, quicker checkpoints: more of it.
 goodput() { # TEXT LEAST MOST
-    weft plan job.yaml --machine "$machine" --evaluations 2 --failures "$1" --json >out 2>&1 || fail "goodput of $1:" out
+    weft plan job.yaml --machine "$machine" --evaluations 2 ${1:+--failures "$1"} --json >out 2>&1 || fail "goodput of $1:" out
     share=$(sed -n 's/.*"goodput": {"share": \([0-9.e+-]*\),.*/\1/p' out)
     awk "BEGIN { exit !($share >= $2 && $share <= $3) }" || fail "goodput of $1 is $share, not $2 to $3" out
 }
@@ -54,9 +54,22 @@ goodput 'mtbf=4h checkpoint=10s restart=1min' 0.91197 0.91199
 grep -q '"failure_seconds": 3600,' out || fail 'failures of 4 devices:' out
 goodput 'mtbf=400h checkpoint=10s restart=60' 0.992 0.9925
 goodput 'mtbf=4h checkpoint=0,restart=1min' 0.983 0.9835
-goodput 'mtbf=9d' 0.999 1
+goodput 'mtbf=9d' 0.9965 0.997
+goodput 'mtbf=9d restart=0' 0.999 1
+# Two hosts fail as often as four devices with twice the time between failures; the rates of both add up.
+goodput 'host_mtbf=2h checkpoint=10s restart=1min' 0.91197 0.91199
+goodput 'mtbf=8h host_mtbf=4h checkpoint=10s restart=1min' 0.91197 0.91199
+# What is not given: published failures (54 days x 16,384 GPUs / 419), the disk of the machine, a restart of 600 s.
+goodput '' 0.9999 1
+awk -F'"failure_seconds": ' '{ split($2, v, ","); exit !(v[1] > 45.5e6 && v[1] < 45.7e6) }' out || fail 'assumed failures:' out
+awk -F'"checkpoint_seconds": ' '{ split($2, v, ","); exit !(v[1] > 0 && v[1] < 0.01) }' out || fail 'an assumed checkpoint:' out
+grep -q '"restart_seconds": 600}' out || fail 'an assumed restart:' out
+# Memory as the driver sees it, on machines with such figures.
+grep -q '"driver_memory": {"bytes": [1-9]' out || fail 'memory of the driver:' out
+weft plan job.yaml --machine "2 hosts of 2 cpu-epyc-9654" --evaluations 2 --json >out 2>&1 || fail 'a plan for CPUs:' out
+grep -q 'driver_memory' out && fail 'a machine without such figures:' out
 goodput 'mtbf=1s checkpoint=1h' 0 0.0001
-for wrong in 'mtbf=4x' 'checkpoint=1s' 'mtbf' 'mtbf=-1h' 'mtbf=nan' 'rest=1s mtbf=1h'; do
+for wrong in 'mtbf=4x' 'mtbf=0' 'host_mtbf=0' 'mtbf' 'mtbf=-1h' 'mtbf=nan' 'rest=1s mtbf=1h'; do
     expect 2 '--failures|mtbf=' plan job.yaml --machine "$machine" --failures "$wrong"
 done
 

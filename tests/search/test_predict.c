@@ -155,6 +155,50 @@ static void memory_is_compared(void **state) {
     close_model(&m);
 }
 
+/* The driver shows whole allocations, the context, and the buffers of each group of ranks: of dp,
+ * of tp; of the messages between stages, and of the stages that share the embedding. A checkpoint
+ * is as long as the disk takes. */
+static void drivers_show_more(void **state) {
+    (void)state;
+    static const struct {
+        int data, tensor, stages, communicators;
+    } cases[] = {{1, 1, 1, 0}, {4, 1, 1, 1}, {2, 2, 1, 2}, {1, 1, 2, 2}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        model m = open_model(plan_of(cases[c].data, cases[c].tensor, cases[c].stages, 2, 0));
+        wefti_device_model *d = &m.machine->device;
+        wefti_predict_spec spec = spec_of(&m, 2);
+        weft_prediction *p;
+        d->context_bytes = d->communicator_bytes = d->allocation_bytes = (wefti_figure){0};
+        d->disk_bytes_per_second = (wefti_figure){0};
+        ASSERT_OK(wefti_predict_plan(&spec, &p));
+        assert_false(p->driver.known);
+        assert_int_equal(p->driver.bytes, 0);
+        assert_true(p->checkpoint_seconds == 0 && p->state_bytes > 0);
+        const int ranks = cases[c].data * cases[c].tensor * cases[c].stages;
+        assert_int_equal(p->hosts, (ranks + 1) / 2);
+        weft_prediction_free(p);
+        d->context_bytes = (wefti_figure){1e6, "test"};
+        d->communicator_bytes = (wefti_figure){1e5, "test"};
+        d->disk_bytes_per_second = (wefti_figure){1000, "test"};
+        ASSERT_OK(wefti_predict_plan(&spec, &p));
+        assert_true(p->driver.known && p->driver.fits);
+        assert_int_equal(p->driver.communicators, cases[c].communicators);
+        assert_int_equal(p->driver.bytes,
+                         p->peak_bytes + 1000000 + 100000 * cases[c].communicators);
+        assert_true(fabs(p->checkpoint_seconds - (double)p->state_bytes / 1000) < 1e-9);
+        d->memory_bytes.value = (double)p->driver.bytes - 1;
+        weft_prediction_free(p);
+        d->allocation_bytes = (wefti_figure){1 << 20, "test"};
+        ASSERT_OK(wefti_predict_plan(&spec, &p));
+        const int64_t arenas =
+            p->driver.bytes - p->driver.context_bytes - p->driver.communicator_bytes;
+        assert_true(arenas % (1 << 20) == 0 && arenas >= p->peak_bytes);
+        assert_true(arenas < p->peak_bytes + (2 << 20) && p->fits && !p->driver.fits);
+        weft_prediction_free(p);
+        close_model(&m);
+    }
+}
+
 static bool stops_at_zero(void *left) {
     return (*(int64_t *)left)-- <= 0;
 }
@@ -275,6 +319,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_the_simulation),
         cmocka_unit_test(memory_is_compared),
+        cmocka_unit_test(drivers_show_more),
         cmocka_unit_test(it_can_be_stopped_anywhere),
         cmocka_unit_test(disturbances_split_classes),
         cmocka_unit_test(graphs_have_a_door_of_their_own),

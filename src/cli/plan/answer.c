@@ -155,9 +155,9 @@ static void say_alternatives(const weft_search_report *r) {
 
 static void say_goodput(const weft_search_report *r, const char *failures) {
     const weft_prediction *p = r->prediction;
-    char rate[32];
-    if (!failures) return;
-    const cli_goodput g = cli_goodput_of(failures, p->step_seconds, p->ranks);
+    const cli_goodput g = cli_goodput_of(failures, p);
+    char rate[32], state[32];
+    if (!g.known) return;
     cli_say(stdout,
             "goodput    %.2f %% of the time, with a failure every %.4g s and a checkpoint every "
             "%.0f steps (%.4g s)",
@@ -165,16 +165,29 @@ static void say_goodput(const weft_search_report *r, const char *failures) {
     if (p->tokens_per_second > 0)
         cli_say(stdout, "; %s tokens/s", cli_amount(g.share * p->tokens_per_second, "", rate));
     cli_say(stdout, "\n");
+    if (!g.mtbf_assumed && !g.checkpoint_assumed && !g.restart_assumed) return;
+    const char *before = "           assumed: ";
+    if (g.mtbf_assumed)
+        cli_say(stdout, "%s419 failures of 16,384 GPUs in 54 days (Llama 3, 2024)", before);
+    if (g.mtbf_assumed) before = "; ";
+    if (g.checkpoint_assumed)
+        cli_say(stdout, "%scheckpoint %.3g s (%s of a rank at the disk's rate)", before,
+                g.checkpoint_seconds, cli_bytes((double)p->state_bytes, state));
+    if (g.checkpoint_assumed) before = "; ";
+    if (g.restart_assumed)
+        cli_say(stdout, "%srestart %.0f s (MegaScale, 2024)", before, g.restart_seconds);
+    cli_say(stdout, "\n");
 }
 
 static void json_goodput(cli_json *json, const weft_search_report *r, const char *failures) {
-    if (!failures) return;
-    const cli_goodput g =
-        cli_goodput_of(failures, r->prediction->step_seconds, r->prediction->ranks);
+    const cli_goodput g = cli_goodput_of(failures, r->prediction);
+    if (!g.known) return;
     cli_json_object(json, "goodput");
     cli_json_real(json, "share", g.share);
     cli_json_real(json, "failure_seconds", g.failure_seconds);
     cli_json_real(json, "checkpoint_every", g.every);
+    cli_json_real(json, "checkpoint_seconds", g.checkpoint_seconds);
+    cli_json_real(json, "restart_seconds", g.restart_seconds);
     cli_json_close(json, '}');
 }
 

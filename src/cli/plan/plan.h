@@ -28,6 +28,7 @@ int cli_plan_why_not_file(const weft_job *job, const weft_job *other,
 
 /* Two plans, side by side: their predictions, and texts that name them (`degrees`). */
 struct weft_search_report;
+struct weft_prediction;
 void cli_plan_say_difference(const struct weft_search_report *a,
                              const struct weft_search_report *b);
 /* Members difference_seconds and difference_bytes of an open object. */
@@ -36,14 +37,18 @@ void cli_plan_json_difference(cli_json *json, const struct weft_search_report *a
 
 /* goodput.c */
 typedef struct cli_goodput {
-    double failure_seconds; /* between two failures of any device */
-    double every;           /* the best number of steps between checkpoints */
-    double share;           /* of its time that the job computes for good */
+    bool known;             /* else all are 0 */
+    double failure_seconds; /* between two failures of any device or host */
+    double checkpoint_seconds, restart_seconds;
+    double every; /* the best number of steps between checkpoints */
+    double share; /* of its time that the job computes for good */
+    bool mtbf_assumed, checkpoint_assumed, restart_assumed; /* not given */
 } cli_goodput;
-/* Whether a text is "mtbf=50000h checkpoint=30s restart=5min": of a device, of writing a
- * checkpoint, of starting again. Only mtbf must be there. */
+/* Whether a text is "mtbf=50000h host_mtbf=9000h checkpoint=30s restart=5min": of a device, of a
+ * host besides its devices, of writing a checkpoint, of starting again. Each may be absent. */
 bool cli_goodput_is_good(const char *text);
-cli_goodput cli_goodput_of(const char *text, double step_seconds, int devices);
+/* text NULL: nothing is given. */
+cli_goodput cli_goodput_of(const char *text, const struct weft_prediction *p);
 
 /* diff.c: the files of two plans. */
 typedef struct cli_plan_files {

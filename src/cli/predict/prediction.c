@@ -27,6 +27,16 @@ void cli_prediction_json(cli_json *json, const weft_prediction *p) {
     cli_json_integer(json, "predicted_peak_rank", p->peak_rank);
     cli_json_integer(json, "device_memory_bytes", p->device_bytes);
     cli_json_bool(json, "fits", p->fits);
+    if (p->driver.known) {
+        cli_json_object(json, "driver_memory");
+        cli_json_integer(json, "bytes", p->driver.bytes);
+        cli_json_integer(json, "rank", p->driver.rank);
+        cli_json_integer(json, "context_bytes", p->driver.context_bytes);
+        cli_json_integer(json, "communicators", p->driver.communicators);
+        cli_json_integer(json, "communicator_bytes", p->driver.communicator_bytes);
+        cli_json_bool(json, "fits", p->driver.fits);
+        cli_json_close(json, '}');
+    }
     cli_json_real(json, "compute_seconds", p->compute_seconds);
     cli_json_real(json, "exposed_communication_seconds", p->exposed_seconds);
     cli_json_real(json, "bubble_seconds", p->bubble_seconds);
@@ -84,6 +94,18 @@ static void print_causes(const weft_prediction *p) {
     cli_table_print(t, stdout);
 }
 
+static void print_driver(const weft_prediction *p) {
+    const weft_driver_memory *d = &p->driver;
+    char all[32], arenas[32], context[32], buffers[32];
+    if (!d->known) return;
+    cli_say(stdout,
+            "the driver sees %s on rank %d%s: arenas %s, context %s, %d communicator%s %s\n",
+            cli_bytes((double)d->bytes, all), d->rank, d->fits ? "" : ", more than the device has",
+            cli_bytes((double)(d->bytes - d->context_bytes - d->communicator_bytes), arenas),
+            cli_bytes((double)d->context_bytes, context), d->communicators,
+            d->communicators == 1 ? "" : "s", cli_bytes((double)d->communicator_bytes, buffers));
+}
+
 void cli_prediction_text(const weft_prediction *p) {
     char a[32], b[32], c[32];
     if (p->stopped) {
@@ -103,6 +125,7 @@ void cli_prediction_text(const weft_prediction *p) {
     if (!p->fits)
         cli_say(stdout, "the plan does not fit: a device has %s of memory\n",
                 cli_bytes((double)p->device_bytes, a));
+    print_driver(p);
     cli_say(stdout,
             "critical path, to rank %d: compute %s, exposed communication %s; ranks idle for %s "
             "on average\n",
