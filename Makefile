@@ -37,7 +37,7 @@ configure: deps
 
 test: configure
 	@cmake --build $(BUILD) -j $(JOBS)
-	@tools/run_tests $(BUILD) -j $(JOBS) $(if $(filter quick,$(TESTS)),-LE "long|fenced") $(CTEST_FLAGS)
+	@JOBS=$(JOBS) tools/run_tests $(BUILD) $(if $(filter quick,$(TESTS)),-LE "long|fenced") $(CTEST_FLAGS)
 
 test-all:
 	@$(MAKE) test TESTS=all
