@@ -13,9 +13,9 @@
 
 /* Fewer under a sanitizer, where all is many times slower. */
 #if SANITIZED
-enum { SCRIPTS = 30, BROKEN = 20, LARGE = 200000 };
+enum { SCRIPTS = 30, BROKEN = 12, LARGE = 200000 };
 #else
-enum { SCRIPTS = 80, BROKEN = 40, LARGE = 500000 };
+enum { SCRIPTS = 80, BROKEN = 20, LARGE = 500000 };
 #endif
 
 static void random_scripts(void **state) {
