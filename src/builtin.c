@@ -2,7 +2,6 @@
 #include "builtin.h"
 
 #include "graph/text/text.h"
-#include "ops/ops.def"
 
 #define DECLARE(name_) extern const weft_op_def weft_op_##name_;
 WEFT_OP_LIST(DECLARE)

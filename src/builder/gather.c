@@ -109,7 +109,7 @@ static weft_status add_divided(const pack *p, weft_body *body, int32_t rows) {
     for (int i = 0; i < p->count; i++) {
         int32_t value;
         wefti_attr columns[] = {
-            WEFTI_I("axis", 1), WEFTI_I("begin", at), WEFTI_I("end", at + p->elems[i]), {0}};
+            WEFTI_I(axis, 1), WEFTI_I(begin, at), WEFTI_I(end, at + p->elems[i]), {0}};
         WEFT_TRY(wefti_build_node(body, "slice", 1, &rows, columns, &value));
         at += p->elems[i];
         if (p->outer[i] > 1) {
@@ -117,9 +117,9 @@ static weft_status add_divided(const pack *p, weft_body *body, int32_t rows) {
                                  .v = {p->parts, p->outer[i], p->elems[i] / p->outer[i]}},
                        order = {.count = 3, .v = {1, 0, 2}};
             WEFT_TRY(wefti_build_node(body, "reshape", 1, &value,
-                                      (wefti_attr[]){WEFTI_N("shape", blocks), {0}}, &value));
+                                      (wefti_attr[]){WEFTI_N(shape, blocks), {0}}, &value));
             WEFT_TRY(wefti_build_node(body, "transpose", 1, &value,
-                                      (wefti_attr[]){WEFTI_N("order", order), {0}}, &value));
+                                      (wefti_attr[]){WEFTI_N(order, order), {0}}, &value));
         }
         WEFT_TRY(wefti_body_output(body, value));
     }

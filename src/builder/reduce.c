@@ -275,12 +275,12 @@ static weft_status rows_of_parts(weft_body *body, const weft_desc *desc, int d, 
         wefti_ints blocks = {.count = 3, .v = {outer, parts, elems / outer / parts}},
                    order = {.count = 3, .v = {1, 0, 2}};
         WEFT_TRY(wefti_build_node(body, "reshape", 1, out,
-                                  (wefti_attr[]){WEFTI_N("shape", blocks), {0}}, out));
+                                  (wefti_attr[]){WEFTI_N(shape, blocks), {0}}, out));
         WEFT_TRY(wefti_build_node(body, "transpose", 1, out,
-                                  (wefti_attr[]){WEFTI_N("order", order), {0}}, out));
+                                  (wefti_attr[]){WEFTI_N(order, order), {0}}, out));
     }
     wefti_ints rows = {.count = 2, .v = {parts, elems / parts}};
-    return wefti_build_node(body, "reshape", 1, out, (wefti_attr[]){WEFTI_N("shape", rows), {0}},
+    return wefti_build_node(body, "reshape", 1, out, (wefti_attr[]){WEFTI_N(shape, rows), {0}},
                             out);
 }
 

@@ -117,7 +117,7 @@ weft_status wefti_build_join(weft_body *body, int32_t count, int32_t *value) {
         for (int32_t k = 0; k < count; k += WEFTI_MAX_IN) {
             int n = count - k < WEFTI_MAX_IN ? count - k : WEFTI_MAX_IN;
             WEFT_TRY(wefti_build_node(body, "concat", n, value + k,
-                                      (wefti_attr[]){WEFTI_I("axis", 1), {0}}, &value[groups++]));
+                                      (wefti_attr[]){WEFTI_I(axis, 1), {0}}, &value[groups++]));
         }
         count = groups;
     }

@@ -395,7 +395,7 @@ static weft_status norm_step(wefti_emitter *b, int32_t v, int32_t gradient, int6
     if (status == WEFT_OK)
         status = wefti_body_add(fresh, b->spec->optimizer->norm_op, NULL, 1, &in, NULL, "", &node);
     if (status == WEFT_OK && wefti_out(&fresh->nodes[node], 0)->dtype != b->p->norms_dtype) {
-        wefti_attr to[] = {WEFTI_I("dtype", b->p->norms_dtype), {0}};
+        wefti_attr to[] = {WEFTI_I(dtype, b->p->norms_dtype), {0}};
         in = fresh->nodes[node].out[0];
         status =
             wefti_body_add(fresh, wefti_op_find(b->g->ops, "cast"), NULL, 1, &in, to, "", &node);

@@ -187,7 +187,7 @@ static weft_status emit_nodes(wefti_compiler *c, const bool *accumulate_root,
             if (sum[o] >= 0) c->root[n->out[o]] = wefti_compiler_root(c, sum[o]);
         wefti_node_cost(n, &x->cost);
         if (communicates(n)) {
-            x->transfer = (int32_t)wefti_attr_int(n, "index");
+            x->transfer = (int32_t)wefti_attr_int(n, WEFTI_AT_index);
             continue;
         }
         take_over(c, n, in_place, (int32_t)k, final_use);

@@ -90,12 +90,10 @@ static weft_status merge_attrs(const weft_op_def *op, int count, const wefti_att
     for (int k = 0; k < count; k++) {
         int at = -1;
         for (int i = 0; i < known; i++)
-            if (!strcmp(table[i].name, given[k].name) && table[i].kind == given[k].kind) at = i;
+            if (table[i].id == given[k].id && table[i].kind == given[k].kind) at = i;
         WEFT_REQUIRE(at >= 0, WEFT_E_BUG, "%s has no attribute '%s' of this kind", op->name,
-                     given[k].name);
-        const char *name = table[at].name;
+                     wefti_attr_name(given[k].id));
         table[at] = given[k];
-        table[at].name = name;
     }
     return WEFT_OK;
 }

@@ -69,18 +69,11 @@ static weft_status run_fused(const weft_node *n, const wefti_random *random,
 }
 
 const weft_op_def wefti_op_call = {
-    .name = "call",
-    .max_inputs = INT8_MAX,
-    .infer = infer_callee,
-    .cost = cost_call,
-    .reference = run_call,
+    WEFTI_OP_NAME(call), .max_inputs = INT8_MAX, .infer = infer_callee,
+    .cost = cost_call,   .reference = run_call,
 };
 
 const weft_op_def wefti_op_fused = {
-    .name = "fused",
-    .max_inputs = INT8_MAX,
-    .flags = WEFTI_OP_ELEMENTWISE,
-    .infer = infer_fused,
-    .cost = cost_fused,
-    .reference = run_fused,
+    WEFTI_OP_NAME(fused), .max_inputs = INT8_MAX, .flags = WEFTI_OP_ELEMENTWISE,
+    .infer = infer_fused, .cost = cost_fused,     .reference = run_fused,
 };

@@ -33,10 +33,10 @@ static weft_status check_attrs(const weft_node *n) {
     int count = wefti_attr_count(n->op);
     for (int i = 0; i < count; i++) {
         const wefti_attr *have = &n->attrs[i], *want = &n->op->attrs[i];
-        HOLDS(have->name && !strcmp(have->name, want->name) && have->kind == want->kind,
-              "%s: attribute %d is not '%s'", n->op->name, i, want->name);
+        HOLDS(have->id == want->id && have->kind == want->kind, "%s: attribute %d is not '%s'",
+              n->op->name, i, wefti_attr_name(want->id));
     }
-    HOLDS(!n->attrs[count].name, "%s has more attributes than it declares", n->op->name);
+    HOLDS(!n->attrs[count].id, "%s has more attributes than it declares", n->op->name);
     return WEFT_OK;
 }
 

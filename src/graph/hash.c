@@ -61,7 +61,7 @@ uint64_t wefti_body_hash(const weft_body *b) {
         h = mix(h, wefti_stream_of(n->op->name));
         h = mix(h, (uint64_t)n->inputs << 16 | (uint64_t)n->outputs);
         for (int k = 0; k < n->inputs; k++) h = hash_operand(h, b, n->in[k]);
-        for (const wefti_attr *a = n->attrs; a->name; a++) h = hash_attr(h, a);
+        for (const wefti_attr *a = n->attrs; a->id; a++) h = hash_attr(h, a);
         if (n->callee) h = mix(h, n->callee->hash); /* stored bodies have a hash */
         if (n->op->flags & WEFTI_OP_RANDOM) h = mix(h, n->stream);
     }
@@ -80,7 +80,7 @@ static bool same_ints(int count_a, const int64_t *a, int count_b, const int64_t 
 }
 
 bool wefti_attr_equal(const wefti_attr *a, const wefti_attr *b) {
-    if (a->kind != b->kind || strcmp(a->name, b->name) != 0) return false;
+    if (a->kind != b->kind || a->id != b->id) return false;
     switch (a->kind) {
     case WEFTI_ATTR_INT:
         return a->i == b->i;
@@ -101,7 +101,7 @@ static bool same_node(const weft_node *x, const weft_node *y) {
         if (!same_operand(x->body, x->in[k], y->body, y->in[k])) return false;
     for (int o = 0; o < x->outputs; o++)
         if (!wefti_desc_equal(wefti_out(x, o), wefti_out(y, o))) return false;
-    for (int i = 0; x->attrs[i].name; i++)
+    for (int i = 0; x->attrs[i].id; i++)
         if (!wefti_attr_equal(&x->attrs[i], &y->attrs[i])) return false;
     if (!x->callee || !y->callee || x->callee == y->callee) return x->callee == y->callee;
     return wefti_body_equal(x->callee,

@@ -25,30 +25,44 @@ bool wefti_in_is_param(const weft_node *n, int i) {
     return n->body->values[n->in[i]].kind == WEFTI_VALUE_PARAM;
 }
 
+const char *wefti_attr_name(wefti_attr_id id) {
+#define NAME(name_) #name_,
+    static const char *const names[] = {"", WEFT_ATTR_LIST(NAME)};
+#undef NAME
+    return names[id];
+}
+
+int wefti_attr_count(const weft_op_def *op) {
+    int count = 0;
+    if (op->attrs)
+        while (op->attrs[count].id) count++;
+    return count;
+}
+
 static const wefti_attr no_attr;
 
-static const wefti_attr *find_attr(const weft_node *n, const char *name, wefti_attr_kind kind) {
+static const wefti_attr *find_attr(const weft_node *n, wefti_attr_id id, wefti_attr_kind kind) {
     if (n->attrs)
-        for (const wefti_attr *a = n->attrs; a->name; a++)
-            if (!strcmp(a->name, name) && a->kind == kind) return a;
+        for (const wefti_attr *a = n->attrs; a->id; a++)
+            if (a->id == id && a->kind == kind) return a;
     assert(0 && "an op reads an attribute that it does not declare");
     return &no_attr;
 }
 
-int64_t wefti_attr_int(const weft_node *n, const char *name) {
-    return find_attr(n, name, WEFTI_ATTR_INT)->i;
+int64_t wefti_attr_int(const weft_node *n, wefti_attr_id id) {
+    return find_attr(n, id, WEFTI_ATTR_INT)->i;
 }
 
-double wefti_attr_float(const weft_node *n, const char *name) {
-    return find_attr(n, name, WEFTI_ATTR_FLOAT)->f;
+double wefti_attr_float(const weft_node *n, wefti_attr_id id) {
+    return find_attr(n, id, WEFTI_ATTR_FLOAT)->f;
 }
 
-const wefti_ints *wefti_attr_ints(const weft_node *n, const char *name) {
-    return &find_attr(n, name, WEFTI_ATTR_INTS)->ints;
+const wefti_ints *wefti_attr_ints(const weft_node *n, wefti_attr_id id) {
+    return &find_attr(n, id, WEFTI_ATTR_INTS)->ints;
 }
 
-const wefti_table *wefti_attr_table(const weft_node *n, const char *name) {
-    return &find_attr(n, name, WEFTI_ATTR_TABLE)->table;
+const wefti_table *wefti_attr_table(const weft_node *n, wefti_attr_id id) {
+    return &find_attr(n, id, WEFTI_ATTR_TABLE)->table;
 }
 
 /* The finaliser of SplitMix64: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
@@ -62,8 +76,8 @@ static uint64_t mix(uint64_t z) {
 uint64_t wefti_random_stream(const wefti_random *r, const weft_node *n) {
     uint64_t number = n->stream;
     if (n->attrs) /* a backward op names the stream of its forward node */
-        for (const wefti_attr *a = n->attrs; a->name; a++)
-            if (!strcmp(a->name, "stream") && a->kind == WEFTI_ATTR_INT && a->i >= 0)
+        for (const wefti_attr *a = n->attrs; a->id; a++)
+            if (a->id == WEFTI_AT_stream && a->kind == WEFTI_ATTR_INT && a->i >= 0)
                 number = (uint64_t)a->i;
     uint64_t h = mix(r->call_stream + 0x9E3779B97F4A7C15u);
     h = mix(h ^ (number + 0x9E3779B97F4A7C15u));
@@ -72,7 +86,8 @@ uint64_t wefti_random_stream(const wefti_random *r, const weft_node *n) {
 
 int64_t wefti_random_place(const wefti_random *r, const weft_node *n, const weft_desc *x,
                            int64_t out_strides[WEFT_MAX_RANK]) {
-    const wefti_ints *whole = wefti_attr_ints(n, "whole"), *begin = wefti_attr_ints(n, "begin");
+    const wefti_ints *whole = wefti_attr_ints(n, WEFTI_AT_whole),
+                     *begin = wefti_attr_ints(n, WEFTI_AT_begin);
     bool piece = whole->count == x->rank;
     int64_t stride = 1, first = 0;
     for (int d = x->rank - 1; d >= 0; d--) {

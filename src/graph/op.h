@@ -43,8 +43,36 @@ typedef struct wefti_table {
 
 enum { WEFTI_MAX_TABLE = 1024 };
 
+#include "graph/attrs.def"
+#include "graph/ops.def"
+
+/* Ops as numbers: indices into tables of kernels and of passes. */
+typedef enum wefti_op_id {
+    WEFTI_OP_NONE, /* of a test */
+    WEFTI_OP_call,
+    WEFTI_OP_fused,
+    WEFTI_OP_transfer, /* not in the list: the graph's own */
+#define WEFTI_OP_ENTRY(name_) WEFTI_OP_##name_,
+    WEFT_OP_LIST(WEFTI_OP_ENTRY)
+#undef WEFTI_OP_ENTRY
+        WEFTI_OPS
+} wefti_op_id;
+/* Begins the definition of an op of the list. */
+#define WEFTI_OP_NAME(name_) .id = WEFTI_OP_##name_, .name = #name_
+
+/* Names of attributes, as numbers. */
+typedef enum wefti_attr_id {
+    WEFTI_AT_NONE, /* ends a table */
+#define WEFTI_ATTR_ENTRY(name_) WEFTI_AT_##name_,
+    WEFT_ATTR_LIST(WEFTI_ATTR_ENTRY)
+#undef WEFTI_ATTR_ENTRY
+        WEFTI_ATTRS
+} wefti_attr_id;
+
+const char *wefti_attr_name(wefti_attr_id id);
+
 typedef struct wefti_attr {
-    const char *name;
+    wefti_attr_id id;
     wefti_attr_kind kind;
     int64_t i;
     double f;
@@ -54,15 +82,17 @@ typedef struct wefti_attr {
 
 /* An op's attribute table ends with {0}; values are the defaults. */
 #define WEFTI_I(name_, value_)                                                                     \
-    ((wefti_attr){.name = (name_), .kind = WEFTI_ATTR_INT, .i = (value_)})
+    ((wefti_attr){.id = WEFTI_AT_##name_, .kind = WEFTI_ATTR_INT, .i = (value_)})
 #define WEFTI_F(name_, value_)                                                                     \
-    ((wefti_attr){.name = (name_), .kind = WEFTI_ATTR_FLOAT, .f = (value_)})
+    ((wefti_attr){.id = WEFTI_AT_##name_, .kind = WEFTI_ATTR_FLOAT, .f = (value_)})
 #define WEFTI_N(name_, value_)                                                                     \
-    ((wefti_attr){.name = (name_), .kind = WEFTI_ATTR_INTS, .ints = (value_)})
+    ((wefti_attr){.id = WEFTI_AT_##name_, .kind = WEFTI_ATTR_INTS, .ints = (value_)})
 #define WEFTI_T(name_, count_, values_)                                                            \
-    ((wefti_attr){                                                                                 \
-        .name = (name_), .kind = WEFTI_ATTR_TABLE, .table = {.count = (count_), .v = (values_)}})
-bool wefti_attr_equal(const wefti_attr *a, const wefti_attr *b); /* name, kind and value */
+    ((wefti_attr){.id = WEFTI_AT_##name_,                                                          \
+                  .kind = WEFTI_ATTR_TABLE,                                                        \
+                  .table = {.count = (count_), .v = (values_)}})
+int wefti_attr_count(const weft_op_def *op);
+bool wefti_attr_equal(const wefti_attr *a, const wefti_attr *b); /* id, kind and value */
 
 /* ---- nodes ---- */
 
@@ -82,11 +112,11 @@ struct weft_node {
 const weft_desc *wefti_in(const weft_node *n, int i); /* NULL when absent */
 const weft_desc *wefti_out(const weft_node *n, int o);
 bool wefti_in_is_param(const weft_node *n, int i); /* every call binds it to a parameter */
-/* By name. A name that the op does not declare is a bug of the op (asserted; returns 0). */
-int64_t wefti_attr_int(const weft_node *n, const char *name);
-double wefti_attr_float(const weft_node *n, const char *name);
-const wefti_ints *wefti_attr_ints(const weft_node *n, const char *name);
-const wefti_table *wefti_attr_table(const weft_node *n, const char *name);
+/* An attribute that the op does not declare is a bug of the op (asserted; returns 0). */
+int64_t wefti_attr_int(const weft_node *n, wefti_attr_id id);
+double wefti_attr_float(const weft_node *n, wefti_attr_id id);
+const wefti_ints *wefti_attr_ints(const weft_node *n, wefti_attr_id id);
+const wefti_table *wefti_attr_table(const weft_node *n, wefti_attr_id id);
 
 /* ---- random numbers ---- */
 
@@ -259,6 +289,7 @@ typedef enum wefti_op_family {
 } wefti_op_family;
 
 struct weft_op_def {
+    wefti_op_id id;
     const char *name;
     int8_t min_inputs, max_inputs; /* the first min_inputs must be present: infer may rely on it */
     /* Optimizer steps: the number of the gradient input. Before it are the tensors to update. After

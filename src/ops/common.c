@@ -84,7 +84,8 @@ weft_status wefti_op_check_dtype(const weft_node *n, int64_t dtype) {
 }
 
 weft_status wefti_op_check_place(const weft_node *n, const weft_desc *x) {
-    const wefti_ints *whole = wefti_attr_ints(n, "whole"), *begin = wefti_attr_ints(n, "begin");
+    const wefti_ints *whole = wefti_attr_ints(n, WEFTI_AT_whole),
+                     *begin = wefti_attr_ints(n, WEFTI_AT_begin);
     if (whole->count == 0 && begin->count == 0) return WEFT_OK;
     WEFT_REQUIRE(whole->count == x->rank && begin->count == x->rank, WEFT_E_SHAPE,
                  "%s: %s is a piece of a tensor: whole and begin must have %d sizes, not %d and %d",
@@ -122,12 +123,13 @@ weft_desc wefti_op_retyped(const weft_desc *desc, weft_dtype dtype) {
     return d;
 }
 
-weft_status wefti_op_desc_of_attr(const weft_node *n, const char *name, weft_dtype dtype,
+weft_status wefti_op_desc_of_attr(const weft_node *n, wefti_attr_id id, weft_dtype dtype,
                                   weft_desc *out) {
-    const wefti_ints *shape = wefti_attr_ints(n, name);
+    const wefti_ints *shape = wefti_attr_ints(n, id);
     weft_desc d = wefti_op_desc(dtype, shape->count, shape->v);
     weft_status status = wefti_desc_check(&d);
-    if (status < 0) return wefti_prefix(status, "%s: %s %s", n->op->name, name, TEXT(&d));
+    if (status < 0)
+        return wefti_prefix(status, "%s: %s %s", n->op->name, wefti_attr_name(id), TEXT(&d));
     *out = d;
     return WEFT_OK;
 }
@@ -216,16 +218,16 @@ weft_status wefti_op_split_elementwise(const weft_node *n, wefti_split_rule *r) 
     return WEFT_OK;
 }
 
-wefti_attr *wefti_op_attr(const weft_node *n, wefti_attr *attrs, const char *name) {
+wefti_attr *wefti_op_attr(const weft_node *n, wefti_attr *attrs, wefti_attr_id id) {
     int k = 0;
-    while (strcmp(n->op->attrs[k].name, name) != 0) k++;
+    while (n->op->attrs[k].id != id) k++;
     return &attrs[k];
 }
 
 void wefti_op_localize_shape(const weft_node *n, const wefti_split_rule *rule, const int64_t *sizes,
-                             wefti_attr *attrs, const char *name) {
+                             wefti_attr *attrs, wefti_attr_id id) {
     const weft_desc *out = wefti_out(n, 0);
-    wefti_attr *shape = wefti_op_attr(n, attrs, name);
+    wefti_attr *shape = wefti_op_attr(n, attrs, id);
     for (int d = 0; d < out->rank; d++) {
         int f = rule->out[0][d];
         if (f < 0 || rule->factor[f].kind == WEFTI_FACTOR_HALO) continue;
@@ -237,8 +239,9 @@ void wefti_op_localize_shape(const weft_node *n, const wefti_split_rule *rule, c
 
 void wefti_op_localize_place(const weft_node *n, const weft_desc *x,
                              const int64_t shift[WEFT_MAX_RANK], wefti_attr *attrs) {
-    wefti_attr *whole = wefti_op_attr(n, attrs, "whole"), *begin = wefti_op_attr(n, attrs, "begin");
-    wefti_attr *stream = wefti_op_attr(n, attrs, "stream");
+    wefti_attr *whole = wefti_op_attr(n, attrs, WEFTI_AT_whole),
+               *begin = wefti_op_attr(n, attrs, WEFTI_AT_begin);
+    wefti_attr *stream = wefti_op_attr(n, attrs, WEFTI_AT_stream);
     if (whole->ints.count != x->rank) {
         whole->ints = wefti_op_shape_ints(x);
         begin->ints = (wefti_ints){.count = x->rank};
@@ -286,12 +289,12 @@ weft_value wefti_op_add2(weft_graph *g, const weft_op_def *op, weft_value a, wef
 weft_value wefti_op_sum_to(weft_graph *g, weft_value x, const weft_desc *to) {
     return wefti_graph_add1(
         g, &weft_op_sum_to, 1, &x, 2,
-        (wefti_attr[]){WEFTI_N("shape", wefti_op_shape_ints(to)), WEFTI_I("dtype", to->dtype)});
+        (wefti_attr[]){WEFTI_N(shape, wefti_op_shape_ints(to)), WEFTI_I(dtype, to->dtype)});
 }
 
 weft_value wefti_op_broadcast_to(weft_graph *g, weft_value x, const weft_desc *to) {
     return wefti_graph_add1(g, &weft_op_broadcast_to, 1, &x, 1,
-                            (wefti_attr[]){WEFTI_N("shape", wefti_op_shape_ints(to))});
+                            (wefti_attr[]){WEFTI_N(shape, wefti_op_shape_ints(to))});
 }
 
 weft_value wefti_op_scalar(weft_graph *g, weft_value like, double value) {
@@ -312,7 +315,7 @@ uint32_t wefti_op_factors_of(const wefti_lowering *c, wefti_factor_kind kind) {
 weft_value wefti_op_sum_over(wefti_lowering *c, weft_value x, const wefti_ints *axes,
                              uint32_t factors) {
     weft_value sum = wefti_graph_add1(wefti_lower_graph(c), &weft_op_sum, 1, &x, 2,
-                                      (wefti_attr[]){WEFTI_N("axes", *axes), WEFTI_I("keep", 1)});
+                                      (wefti_attr[]){WEFTI_N(axes, *axes), WEFTI_I(keep, 1)});
     return wefti_lower_all_reduce(c, sum, factors, WEFTI_REDUCE_SUM);
 }
 

@@ -18,7 +18,6 @@
 #include "graph/graph.h"
 #include "graph/lower/lower.h"
 #include "graph/op.h"
-#include "ops/ops.def"
 #include "weft/ops.h"
 
 #define WEFTI_OP_DECLARE(name_) extern const weft_op_def weft_op_##name_;
@@ -28,7 +27,7 @@ WEFT_OP_LIST(WEFTI_OP_DECLARE)
 /* Rows for the tables of an op. */
 #define ATTR_INTS(name_, ...)                                                                      \
     {                                                                                              \
-        .name = (name_), .kind = WEFTI_ATTR_INTS, .ints = { __VA_ARGS__ }                          \
+        .id = WEFTI_AT_##name_, .kind = WEFTI_ATTR_INTS, .ints = { __VA_ARGS__ }                   \
     }
 #define CASE(attrs_, ...)                                                                          \
     { {__VA_ARGS__}, attrs_ }
@@ -67,7 +66,7 @@ weft_dtype wefti_op_statistics_dtype(weft_dtype dtype);
 weft_desc wefti_op_desc(weft_dtype dtype, int rank, const int64_t *shape);
 weft_desc wefti_op_retyped(const weft_desc *desc, weft_dtype dtype);
 /* The shape attribute `name` as a descriptor, checked. */
-weft_status wefti_op_desc_of_attr(const weft_node *n, const char *name, weft_dtype dtype,
+weft_status wefti_op_desc_of_attr(const weft_node *n, wefti_attr_id id, weft_dtype dtype,
                                   weft_desc *out) WEFT_CHECKED;
 /* Product of the sizes of dimensions [from, to). */
 int64_t wefti_op_count(const weft_desc *desc, int from, int to);
@@ -108,13 +107,13 @@ weft_status wefti_op_split_elementwise(const weft_node *n, wefti_split_rule *r);
  * change spatial dimensions, because only the halo exchange knows how far a piece reaches into its
  * halo. */
 void wefti_op_localize_shape(const weft_node *n, const wefti_split_rule *rule, const int64_t *sizes,
-                             wefti_attr *attrs, const char *name);
+                             wefti_attr *attrs, wefti_attr_id id);
 /* For localize of ops that draw random numbers for x: sets the stream in attrs, and the begin of
  * the piece, `shift` elements into x. */
 void wefti_op_localize_place(const weft_node *n, const weft_desc *x,
                              const int64_t shift[WEFT_MAX_RANK], wefti_attr *attrs);
 /* The attribute `name` of attrs[], which is a copy of the node's attributes. */
-wefti_attr *wefti_op_attr(const weft_node *n, wefti_attr *attrs, const char *name);
+wefti_attr *wefti_op_attr(const weft_node *n, wefti_attr *attrs, wefti_attr_id id);
 
 /* ---- cost ---- */
 

@@ -37,10 +37,8 @@ static weft_status emit_slices(wefti_partition_context *ctx, const wefti_layout 
     for (int d = 0; d < from->rank; d++) {
         if (same_split(&from->dim[d], &to->dim[d])) continue;
         int64_t begin = want->begin[d] - have->begin[d];
-        wefti_attr attrs[] = {WEFTI_I("axis", d),
-                              WEFTI_I("begin", begin),
-                              WEFTI_I("end", begin + want->size[d]),
-                              {0}};
+        wefti_attr attrs[] = {
+            WEFTI_I(axis, d), WEFTI_I(begin, begin), WEFTI_I(end, begin + want->size[d]), {0}};
         int32_t node;
         const weft_op_def *op = op_named(ctx, "slice");
         WEFT_REQUIRE(op, WEFT_E_BUG, "a partition needs the op 'slice'");
@@ -57,7 +55,7 @@ weft_status wefti_partition_add_constant(wefti_partition_context *ctx, const wef
     wefti_ints shape = {.count = desc->rank};
     for (int d = 0; d < desc->rank; d++) shape.v[d] = desc->shape[d];
     wefti_attr attrs[] = {
-        WEFTI_I("dtype", desc->dtype), WEFTI_N("shape", shape), WEFTI_F("value", value), {0}};
+        WEFTI_I(dtype, desc->dtype), WEFTI_N(shape, shape), WEFTI_F(value, value), {0}};
     int32_t node;
     WEFT_TRY(wefti_body_add(ctx->to, op, NULL, 0, NULL, attrs, "", &node));
     *out_local = ctx->to->nodes[node].out[0];

@@ -42,7 +42,7 @@ const char *wefti_transfer_name(const wefti_step *step, const wefti_instruction 
     const char *what = wefti_transfer_what(step, code, transfer), *role = "";
     bool inside = code && code->node->scope == what && step->name[0];
     if (inside) {
-        role = wefti_moved_text((wefti_moved)wefti_attr_int(code->node, "moves"));
+        role = wefti_moved_text((wefti_moved)wefti_attr_int(code->node, WEFTI_AT_moves));
         what += strlen(role);
     }
     (void)snprintf(buffer, bytes, "%s%s%s%s", role, inside ? step->name : "",

@@ -38,20 +38,16 @@ typedef struct chunk_loss_region {
     int64_t from, to; /* the nodes of the chunks in the new body */
 } chunk_loss_region;
 
-static bool is(const weft_node *n, const char *op) {
-    return !strcmp(n->op->name, op);
-}
-
 /* Counts how often a value is read. *out: the last node with op `op` that reads it as operand
  * `slot`. */
-static int readers(const weft_body *b, int32_t value, const char *op, int slot, int64_t *out) {
+static int readers(const weft_body *b, int32_t value, wefti_op_id op, int slot, int64_t *out) {
     int count = 0;
     *out = CHUNK_LOSS_NONE;
     for (int64_t k = 0; k < b->node_count; k++)
         for (int i = 0; i < b->nodes[k].inputs; i++) {
             if (b->nodes[k].in[i] != value) continue;
             count++;
-            if (i == slot && is(&b->nodes[k], op)) *out = k;
+            if (i == slot && b->nodes[k].op->id == op) *out = k;
         }
     for (int64_t o = 0; o < b->out_count; o++) count += b->out[o] == value;
     return count;
@@ -61,11 +57,11 @@ static int readers(const weft_body *b, int32_t value, const char *op, int slot, 
  * other reader. */
 static bool find_uses(chunk_loss_region *r, int32_t dlogits) {
     static const struct {
-        const char *op;
+        wefti_op_id op;
         int at, slot;
-    } uses[] = {{"linear_grad_input", GRAD_INPUT, 0},
-                {"linear_grad_weight", GRAD_WEIGHT, 1},
-                {"sum_to", GRAD_BIAS, 0}};
+    } uses[] = {{WEFTI_OP_linear_grad_input, GRAD_INPUT, 0},
+                {WEFTI_OP_linear_grad_weight, GRAD_WEIGHT, 1},
+                {WEFTI_OP_sum_to, GRAD_BIAS, 0}};
     const weft_body *b = r->b;
     int found = 0, count = 0;
     for (int u = 0; u < 3; u++) {
@@ -81,7 +77,7 @@ static bool find_uses(chunk_loss_region *r, int32_t dlogits) {
 
 static const wefti_transfer *transfer_of(const chunk_loss_region *r, const weft_node *n) {
     if (n->op != &wefti_op_transfer) return NULL;
-    return wefti_partition_transfer(r->part, (int32_t)wefti_attr_int(n, "index"));
+    return wefti_partition_transfer(r->part, (int32_t)wefti_attr_int(n, WEFTI_AT_index));
 }
 
 /* Whether a node is elementwise arithmetic on values [rows], or their sum over devices. */
@@ -170,16 +166,16 @@ static bool find_region(chunk_loss_region *r, int64_t loss, int64_t most) {
     const weft_body *b = r->b;
     const weft_node *p = &b->nodes[loss];
     int32_t members = 1;
-    r->whole = is(p, "cross_entropy");
-    if (!r->whole && !is(p, "cross_entropy_part")) return false;
+    r->whole = p->op->id == WEFTI_OP_cross_entropy;
+    if (!r->whole && p->op->id != WEFTI_OP_cross_entropy_part) return false;
     int64_t maker = b->values[p->in[0]].node;
     r->node[LOSS] = loss;
     r->node[LINEAR] = maker;
     for (int i = GRAD; i < NODES; i++) r->node[i] = CHUNK_LOSS_NONE;
-    if (maker < 0 || !is(&b->nodes[maker], "linear")) return false;
+    if (maker < 0 || b->nodes[maker].op->id != WEFTI_OP_linear) return false;
     memset(r->later, 0, (size_t)b->node_count * sizeof *r->later);
     memset(r->inside, 0, (size_t)b->node_count * sizeof *r->inside);
-    int uses = readers(b, p->in[0], "cross_entropy_grad", 0, &r->node[GRAD]);
+    int uses = readers(b, p->in[0], WEFTI_OP_cross_entropy_grad, 0, &r->node[GRAD]);
     if (uses != (r->node[GRAD] < 0 ? 1 : 2) || wefti_in(&b->nodes[maker], 1)->rank != 2)
         return false;
     if (r->node[GRAD] >= 0 && !find_backward(r, &members)) return false;
@@ -189,8 +185,8 @@ static bool find_region(chunk_loss_region *r, int64_t loss, int64_t most) {
     if (r->node[GRAD] >= 0 && !all_is_there(r)) return false;
     const weft_desc *logits = wefti_in(p, 0), *rows = wefti_out(p, 1);
     int64_t classes = logits->shape[logits->rank - 1];
-    if (members > 1 && wefti_attr_int(p, "whole"))
-        classes = (wefti_attr_int(p, "whole") + members - 1) / members;
+    if (members > 1 && wefti_attr_int(p, WEFTI_AT_whole))
+        classes = (wefti_attr_int(p, WEFTI_AT_whole) + members - 1) / members;
     r->rows = weft_desc_elems(rows);
     if (r->rows < 2 || classes < 1) return false;
     if (r->whole && wefti_in(p, 2) && wefti_in(p, 2)->dtype != rows->dtype) return false;
@@ -214,7 +210,7 @@ static weft_status reshaped(weft_body *to, int32_t value, int rank, const int64_
                             int32_t *out) {
     wefti_ints to_shape = {.count = rank};
     for (int d = 0; d < rank; d++) to_shape.v[d] = shape[d];
-    return add_node(to, "reshape", 1, &value, (wefti_attr[]){WEFTI_N("shape", to_shape), {0}}, "",
+    return add_node(to, "reshape", 1, &value, (wefti_attr[]){WEFTI_N(shape, to_shape), {0}}, "",
                     out);
 }
 
@@ -226,10 +222,9 @@ static weft_status rows_of(weft_body *to, int32_t value, int rest, int64_t begin
     for (int k = 0; k < d.rank - rest; k++) flat[0] *= d.shape[k];
     for (int k = 0; k < rest; k++) flat[1 + k] = d.shape[d.rank - rest + k];
     if (d.rank != 1 + rest) WEFT_TRY(reshaped(to, value, 1 + rest, flat, &value));
-    return add_node(
-        to, "slice", 1, &value,
-        (wefti_attr[]){WEFTI_I("axis", 0), WEFTI_I("begin", begin), WEFTI_I("end", end), {0}}, "",
-        out);
+    return add_node(to, "slice", 1, &value,
+                    (wefti_attr[]){WEFTI_I(axis, 0), WEFTI_I(begin, begin), WEFTI_I(end, end), {0}},
+                    "", out);
 }
 
 /* Concatenates chunks, in the shape of the whole. */
@@ -240,7 +235,7 @@ static weft_status join_pieces(weft_body *to, int32_t *piece, int64_t count, con
         for (int64_t k = 0; k < count; k += WEFTI_MAX_IN) {
             int members = count - k < WEFTI_MAX_IN ? (int)(count - k) : WEFTI_MAX_IN;
             WEFT_TRY(add_node(to, "concat", members, piece + k,
-                              (wefti_attr[]){WEFTI_I("axis", 0), {0}}, scope, &piece[groups++]));
+                              (wefti_attr[]){WEFTI_I(axis, 0), {0}}, scope, &piece[groups++]));
         }
         count = groups;
     }
@@ -261,7 +256,7 @@ static weft_status chunk_transfer(const chunk_loss_region *r, wefti_partition *p
     WEFT_TRY(wefti_partition_add(part, t, &index));
     weft_desc result = weft_desc_of(wefti_out(n, 0)->dtype, 1, &rows);
     return wefti_body_add_transfer(to, map[n->in[0]], index, &result,
-                                   (wefti_moved)wefti_attr_int(n, "moves"), n->scope,
+                                   (wefti_moved)wefti_attr_int(n, WEFTI_AT_moves), n->scope,
                                    &map[n->out[0]]);
 }
 
@@ -281,10 +276,10 @@ static weft_status row_losses(const chunk_loss_region *r, weft_body *to, int32_t
     const weft_op_def *op = wefti_op_find(to->graph->ops, "cross_entropy_part");
     int32_t node, in[] = {map[n->in[0]], map[n->in[1]]};
     WEFT_REQUIRE(op, WEFT_E_BUG, "the op 'cross_entropy_part' is not registered");
-    wefti_attr attrs[] = {WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
-                          WEFTI_F("smoothing", wefti_attr_float(n, "smoothing")),
-                          WEFTI_I("begin", 0),
-                          WEFTI_I("whole", 0),
+    wefti_attr attrs[] = {WEFTI_I(ignore, wefti_attr_int(n, WEFTI_AT_ignore)),
+                          WEFTI_F(smoothing, wefti_attr_float(n, WEFTI_AT_smoothing)),
+                          WEFTI_I(begin, 0),
+                          WEFTI_I(whole, 0),
                           {0}};
     WEFT_TRY(wefti_body_add(to, op, NULL, 2, in, attrs, n->scope, &node));
     int32_t terms = to->nodes[node].out[0], lse = map[n->out[1]] = to->nodes[node].out[1];
@@ -295,8 +290,8 @@ static weft_status count_targets(const chunk_loss_region *r, weft_body *to, cons
                                  int32_t rows, int32_t count, int32_t *out) {
     const weft_node *n = &r->b->nodes[r->node[LOSS]];
     return add_node(to, "count_targets", 3, (int32_t[]){map[n->in[1]], rows, count},
-                    (wefti_attr[]){WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
-                                   WEFTI_I("dtype", wefti_out(n, 0)->dtype),
+                    (wefti_attr[]){WEFTI_I(ignore, wefti_attr_int(n, WEFTI_AT_ignore)),
+                                   WEFTI_I(dtype, wefti_out(n, 0)->dtype),
                                    {0}},
                     n->scope, out);
 }

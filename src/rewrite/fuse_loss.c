@@ -9,15 +9,11 @@ typedef struct head {
     int32_t logits, dlogits;
 } head;
 
-static bool is(const weft_node *n, const char *op) {
-    return !strcmp(n->op->name, op);
-}
-
 /* The first node with op `op` that reads `value` as operand `slot`; -1: none. */
-static int64_t reader(const weft_body *b, int32_t value, const char *op, int slot) {
+static int64_t reader(const weft_body *b, int32_t value, wefti_op_id op, int slot) {
     for (int64_t k = 0; k < b->node_count; k++) {
         const weft_node *n = &b->nodes[k];
-        if (is(n, op) && n->inputs > slot && n->in[slot] == value) return k;
+        if (n->op->id == op && n->inputs > slot && n->in[slot] == value) return k;
     }
     return -1;
 }
@@ -33,7 +29,7 @@ static int uses(const weft_body *b, int32_t value) {
 /* The node that sums all rows of dlogits, with the dtype that the fused op makes: f32 even with
  * bf16. */
 static int64_t bias_gradient(const weft_body *b, int32_t dlogits, int32_t bias) {
-    int64_t k = reader(b, dlogits, "sum_to", 0);
+    int64_t k = reader(b, dlogits, WEFTI_OP_sum_to, 0);
     if (k < 0) return -1;
     weft_desc like = b->values[bias].desc;
     if (b->values[dlogits].desc.dtype != WEFT_F64) like.dtype = WEFT_F32;
@@ -43,16 +39,16 @@ static int64_t bias_gradient(const weft_body *b, int32_t dlogits, int32_t bias) 
 static bool find_head(const weft_body *b, head *h) {
     for (int64_t k = 0; k < b->node_count; k++) {
         const weft_node *n = &b->nodes[k];
-        if (!is(n, "linear")) continue;
+        if (n->op->id != WEFTI_OP_linear) continue;
         bool biased = n->inputs > 2 && n->in[2] >= 0;
         *h = (head){.linear = k, .logits = n->out[0], .grad_bias = -1};
-        h->loss = reader(b, h->logits, "cross_entropy", 0);
-        h->loss_grad = reader(b, h->logits, "cross_entropy_grad", 0);
+        h->loss = reader(b, h->logits, WEFTI_OP_cross_entropy, 0);
+        h->loss_grad = reader(b, h->logits, WEFTI_OP_cross_entropy_grad, 0);
         if (h->loss < 0 || h->loss_grad < 0 || uses(b, h->logits) != 2) continue;
         const weft_node *loss = &b->nodes[h->loss], *grad = &b->nodes[h->loss_grad];
         h->dlogits = grad->out[0];
-        h->grad_input = reader(b, h->dlogits, "linear_grad_input", 0);
-        h->grad_weight = reader(b, h->dlogits, "linear_grad_weight", 1);
+        h->grad_input = reader(b, h->dlogits, WEFTI_OP_linear_grad_input, 0);
+        h->grad_weight = reader(b, h->dlogits, WEFTI_OP_linear_grad_weight, 1);
         if (biased) h->grad_bias = bias_gradient(b, h->dlogits, n->in[2]);
         if (h->grad_input < 0 || h->grad_weight < 0 ||
             uses(b, h->dlogits) != (h->grad_bias < 0 ? 2 : 3))
@@ -78,12 +74,14 @@ static weft_status emit_head(const weft_body *b, const head *h, weft_body *to, i
     WEFT_REQUIRE(op, WEFT_E_BUG, "the op 'linear_cross_entropy' is not registered");
     wefti_attr attrs[16];
     int count = 0;
-    for (; op->attrs[count].name && count < 15; count++) attrs[count] = op->attrs[count];
+    for (; op->attrs[count].id && count < 15; count++) attrs[count] = op->attrs[count];
     attrs[count] = (wefti_attr){0};
     for (int i = 0; i < count; i++) {
-        if (!strcmp(attrs[i].name, "transposed")) attrs[i].i = wefti_attr_int(linear, "transposed");
-        if (!strcmp(attrs[i].name, "ignore")) attrs[i].i = wefti_attr_int(loss, "ignore");
-        if (!strcmp(attrs[i].name, "smoothing")) attrs[i].f = wefti_attr_float(loss, "smoothing");
+        if (attrs[i].id == WEFTI_AT_transposed)
+            attrs[i].i = wefti_attr_int(linear, WEFTI_AT_transposed);
+        if (attrs[i].id == WEFTI_AT_ignore) attrs[i].i = wefti_attr_int(loss, WEFTI_AT_ignore);
+        if (attrs[i].id == WEFTI_AT_smoothing)
+            attrs[i].f = wefti_attr_float(loss, WEFTI_AT_smoothing);
     }
     bool given = loss->inputs > 2 && loss->in[2] >= 0;
     bool biased = linear->inputs > 2 && linear->in[2] >= 0;

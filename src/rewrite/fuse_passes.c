@@ -8,7 +8,7 @@
 #include "rewrite/rewrite.h"
 
 static bool same_attrs(const weft_node *a, const weft_node *b) {
-    for (int i = 0; a->op->attrs && a->op->attrs[i].name; i++)
+    for (int i = 0; a->op->attrs && a->op->attrs[i].id; i++)
         if (!wefti_attr_equal(&a->attrs[i], &b->attrs[i])) return false;
     return true;
 }

@@ -64,30 +64,29 @@ weft_optimizer weft_optimizer_defaults(weft_optimizer_kind kind) {
                             false, 0,   NULL};
 }
 
-static void set_float(wefti_attr *attrs, const char *name, double value) {
-    for (; attrs->name; attrs++)
-        if (!strcmp(attrs->name, name)) attrs->f = value;
+static void set_float(wefti_attr *attrs, wefti_attr_id id, double value) {
+    for (; attrs->id; attrs++)
+        if (attrs->id == id) attrs->f = value;
 }
 
-static void set_int(wefti_attr *attrs, const char *name, int64_t value) {
-    for (; attrs->name; attrs++)
-        if (!strcmp(attrs->name, name)) attrs->i = value;
+static void set_int(wefti_attr *attrs, wefti_attr_id id, int64_t value) {
+    for (; attrs->id; attrs++)
+        if (attrs->id == id) attrs->i = value;
 }
 
 static weft_status attributes(wefti_optimizer *o, const weft_op_def *op, bool decay,
                               const wefti_attr **out) {
-    int count = 0;
-    while (op->attrs && op->attrs[count].name) count++;
+    int count = wefti_attr_count(op);
     wefti_attr *attrs = wefti_arena_alloc(o->arena, (size_t)(count + 1) * sizeof *attrs);
     WEFT_REQUIRE(attrs, WEFT_E_NOMEM, "no memory for an optimizer's attributes");
     if (count) memcpy(attrs, op->attrs, (size_t)count * sizeof *attrs);
     const weft_optimizer *s = &o->settings;
-    set_float(attrs, "beta1", s->beta1);
-    set_float(attrs, "beta2", s->beta2);
-    set_float(attrs, s->kind == WEFT_ADAFACTOR ? "eps1" : "eps", s->eps);
-    set_float(attrs, "momentum", s->kind == WEFT_SGD ? 0.0 : s->momentum);
-    set_float(attrs, "weight_decay", decay ? s->weight_decay : 0.0);
-    set_int(attrs, "nesterov", s->kind == WEFT_NESTEROV);
+    set_float(attrs, WEFTI_AT_beta1, s->beta1);
+    set_float(attrs, WEFTI_AT_beta2, s->beta2);
+    set_float(attrs, s->kind == WEFT_ADAFACTOR ? WEFTI_AT_eps1 : WEFTI_AT_eps, s->eps);
+    set_float(attrs, WEFTI_AT_momentum, s->kind == WEFT_SGD ? 0.0 : s->momentum);
+    set_float(attrs, WEFTI_AT_weight_decay, decay ? s->weight_decay : 0.0);
+    set_int(attrs, WEFTI_AT_nesterov, s->kind == WEFT_NESTEROV);
     *out = attrs;
     return WEFT_OK;
 }

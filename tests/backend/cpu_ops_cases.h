@@ -367,16 +367,16 @@ static inline bool integers(const op_setup *s) {
     bool arithmetic = (s->op->flags & WEFTI_OP_ELEMENTWISE) || !strcmp(s->op->name, "argmax");
     return arithmetic && (has_dtype(s, WEFT_I32) || has_dtype(s, WEFT_I64));
 }
-static inline bool attr_is(const op_setup *s, const char *name, int64_t value) {
-    for (const wefti_attr *a = s->attrs; a->name; a++)
-        if (!strcmp(a->name, name)) return a->i == value;
+static inline bool attr_is(const op_setup *s, wefti_attr_id id, int64_t value) {
+    for (const wefti_attr *a = s->attrs; a->id; a++)
+        if (a->id == id) return a->i == value;
     return false;
 }
 static inline bool stored_f16(const op_setup *s) {
-    return attr_is(s, "dtype", WEFT_F16) || attr_is(s, "dtype", WEFT_F64);
+    return attr_is(s, WEFTI_AT_dtype, WEFT_F16) || attr_is(s, WEFTI_AT_dtype, WEFT_F64);
 }
 static inline bool middle_axis(const op_setup *s) {
-    return !attr_is(s, "axis", s->in[0].desc.rank - 1);
+    return !attr_is(s, WEFTI_AT_axis, s->in[0].desc.rank - 1);
 }
 static inline bool empty(const op_setup *s) {
     return weft_desc_elems(&s->in[0].desc) == 0;

@@ -70,10 +70,10 @@ static subject subject_new(const char *op, int inputs, const weft_desc *descs, i
     const weft_op_def *def = wefti_op_find(wefti_builtin_ops(), op);
     assert_non_null(def);
     int count = 0;
-    for (; def->attrs && def->attrs[count].name; count++) {
+    for (; def->attrs && def->attrs[count].id; count++) {
         full[count] = def->attrs[count];
         for (int a = 0; a < attr_count; a++)
-            if (!strcmp(full[count].name, attrs[a].name)) full[count] = attrs[a];
+            if (full[count].id == attrs[a].id) full[count] = attrs[a];
     }
     assert_int_equal(wefti_body_create(graph, "subject", &s.body), WEFT_OK);
     for (int i = 0; i < inputs; i++) {
@@ -242,9 +242,9 @@ static int check_problem(const problem *p, weft_dtype dtype, weft_dtype w_dtype,
     weft_desc w = desc4(w_dtype, p, p->out, p->in / p->groups, p->k);
     weft_desc y = desc4(dtype, p, p->batch, p->out, p->y);
     weft_desc bias = weft_desc_of(dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32, 1, &p->out);
-    wefti_attr attrs[] = {WEFTI_N("stride", p->stride), WEFTI_N("padding", p->padding),
-                          WEFTI_N("dilation", p->dilation), WEFTI_I("groups", p->groups),
-                          WEFTI_N("in_shape", ((wefti_ints){.count = x.rank}))};
+    wefti_attr attrs[] = {WEFTI_N(stride, p->stride), WEFTI_N(padding, p->padding),
+                          WEFTI_N(dilation, p->dilation), WEFTI_I(groups, p->groups),
+                          WEFTI_N(in_shape, ((wefti_ints){.count = x.rank}))};
     memcpy(attrs[4].ints.v, x.shape, sizeof x.shape);
     int64_t taps = 1, pixels = p->batch;
     for (int s = 0; s < p->spatial; s++) {
@@ -264,7 +264,7 @@ static int check_problem(const problem *p, weft_dtype dtype, weft_dtype w_dtype,
     make_reference(&s);
     ran += check_kernel(&s, bf16, eps * (double)(p->out / p->groups * taps + 8));
     subject_free(&s);
-    attrs[4] = WEFTI_N("kernel", ((wefti_ints){.count = p->spatial}));
+    attrs[4] = WEFTI_N(kernel, ((wefti_ints){.count = p->spatial}));
     memcpy(attrs[4].ints.v, p->k, sizeof p->k);
     s = subject_new("conv_grad_weight", 2, (weft_desc[]){x, y}, 5, attrs);
     make_reference(&s);

@@ -540,8 +540,8 @@ static void streams_differ_by_call_node_and_step(void **state) {
     r = (wefti_random){.seed = 1, .step = 2, .call_stream = 4};
     assert_true(base != wefti_random_stream(&r, first));
     r.call_stream = 3;
-    for (wefti_attr *a = second->attrs; a->name; a++)
-        if (!strcmp(a->name, "stream")) a->i = first->stream;
+    for (wefti_attr *a = second->attrs; a->id; a++)
+        if (a->id == WEFTI_AT_stream) a->i = first->stream;
     assert_true(base == wefti_random_stream(&r, second));
     weft_graph_destroy(g);
 }

@@ -320,7 +320,7 @@ static void recomputed_dropout_keeps_its_stream(void **state) {
     int clones = 0;
     for (int64_t i = 0; i < cg.backward->node_count; i++) {
         const weft_node *n = &cg.backward->nodes[i];
-        if (!strcmp(n->op->name, "dropout") && wefti_attr_int(n, "stream") < 0)
+        if (!strcmp(n->op->name, "dropout") && wefti_attr_int(n, WEFTI_AT_stream) < 0)
             seen[clones++] = n->stream;
     }
     assert_int_equal(clones, 2);

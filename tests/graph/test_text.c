@@ -272,7 +272,7 @@ static void changed_attribute(weft_graph *g) {
     cell(g)->nodes[2].attrs[0].f = 7;
 }
 static void missing_attribute(weft_graph *g) {
-    cell(g)->nodes[2].attrs[0].name = "rat";
+    cell(g)->nodes[2].attrs[0].id = WEFTI_AT_NONE;
 }
 static void input_moved(weft_graph *g) {
     cell(g)->values[cell(g)->in[1]].slot = 0;

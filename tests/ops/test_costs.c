@@ -75,21 +75,21 @@ static const product *product_of(const weft_op_def *op) {
     return NULL;
 }
 
-static double attr_or(const op_setup *s, const char *name, double otherwise) {
+static double attr_or(const op_setup *s, wefti_attr_id id, double otherwise) {
     for (int i = 0; i < wefti_attr_count(s->op); i++)
-        if (!strcmp(s->attrs[i].name, name)) return (double)s->attrs[i].i;
+        if (s->attrs[i].id == id) return (double)s->attrs[i].i;
     return otherwise;
 }
 
 static bool is_padded(const op_setup *s) {
     for (int i = 0; i < wefti_attr_count(s->op); i++)
-        for (int d = 0; !strcmp(s->attrs[i].name, "padding") && d < s->attrs[i].ints.count; d++)
+        for (int d = 0; s->attrs[i].id == WEFTI_AT_padding && d < s->attrs[i].ints.count; d++)
             if (s->attrs[i].ints.v[d]) return true;
     return false;
 }
 
 static bool has_no_slots(const op_setup *s) {
-    return attr_or(s, "capacity", 1) == 0 || weft_desc_elems(&s->in[0].desc) == 0;
+    return attr_or(s, WEFTI_AT_capacity, 1) == 0 || weft_desc_elems(&s->in[0].desc) == 0;
 }
 
 static void count_terms(const op_setup *s, const product *p) {
@@ -97,11 +97,11 @@ static void count_terms(const op_setup *s, const product *p) {
     double terms = 0;
     if (op_graph_open(s, 1, &g) < 0) fail_msg("%s", weft_error_message());
     /* Indices count from `begin`, experts and slots from first_expert and first_slot. */
-    double index = p->index + attr_or(s, "begin", 0);
+    double index = p->index + attr_or(s, WEFTI_AT_begin, 0);
     for (int i = 0; i < s->inputs; i++) {
         double value = p->zeros >> i & 1u ? 0.0 : 1.0;
         if (s->in[i].style == '<')
-            value = index + attr_or(s, i == 1 ? "first_expert" : "first_slot", 0);
+            value = index + attr_or(s, i == 1 ? WEFTI_AT_first_expert : WEFTI_AT_first_slot, 0);
         for (int64_t e = 0; g.in[i] && e < weft_desc_elems(&s->in[i].desc); e++) g.in[i][e] = value;
     }
     if (op_graph_run(&g, &stream) < 0) fail_msg("%s", weft_error_message());
@@ -120,9 +120,9 @@ static void count_terms(const op_setup *s, const product *p) {
 
 /* ---- attention ---- */
 
-static void set_attr(op_setup *s, const char *name, int64_t i, double f) {
+static void set_attr(op_setup *s, wefti_attr_id id, int64_t i, double f) {
     for (int k = 0; k < wefti_attr_count(s->op); k++)
-        if (!strcmp(s->attrs[k].name, name)) {
+        if (s->attrs[k].id == id) {
             s->attrs[k].i = i;
             s->attrs[k].f = f;
         }
@@ -136,10 +136,10 @@ static double visible_pairs(const op_setup *s, int position) {
     double pairs = 0;
     forward.op = wefti_op_find(wefti_builtin_ops(), "attention");
     forward.inputs = 3;
-    set_attr(&forward, "dropout", 0, 0);
+    set_attr(&forward, WEFTI_AT_dropout, 0, 0);
     if (s->inputs > position && s->in[position].style != '-') {
-        set_attr(&forward, "causal", 0, 0); /* the position is known only when it runs */
-        set_attr(&forward, "window", 0, 0);
+        set_attr(&forward, WEFTI_AT_causal, 0, 0); /* the position is known only when it runs */
+        set_attr(&forward, WEFTI_AT_window, 0, 0);
     }
     if (op_graph_open(&forward, 1, &g) < 0) fail_msg("%s", weft_error_message());
     for (int64_t e = 0; e < weft_desc_elems(&forward.in[0].desc); e++) g.in[0][e] = 0.0;
@@ -255,7 +255,7 @@ static bool count_formula(const op_setup *s, const op_graph *g) {
     if (!strcmp(op, "opt_sgd")) { /* g scale; + decay p: 2; buffer: 2; nesterov: 2; p - lr: 2 */
         each = 5;
         of = 0;
-        if (s->in[1].style != '-') each += attr_or(s, "nesterov", 0) != 0 ? 4 : 2;
+        if (s->in[1].style != '-') each += attr_or(s, WEFTI_AT_nesterov, 0) != 0 ? 4 : 2;
     }
     if (each < 0) return false;
     double units = of < 0 ? (double)weft_desc_elems(wefti_out(g->node, 0)) : elems(g, of);
@@ -266,7 +266,7 @@ static bool count_formula(const op_setup *s, const op_graph *g) {
 /* One operation for each element of each window; gradients go the same way back. */
 static bool count_windows(const op_setup *s, const op_graph *g) {
     if (!strstr(s->op->name, "_pool2d")) return false;
-    const wefti_ints *kernel = wefti_attr_ints(g->node, "kernel");
+    const wefti_ints *kernel = wefti_attr_ints(g->node, WEFTI_AT_kernel);
     const weft_desc *pooled =
         s->op->flags & WEFTI_OP_GRADIENT ? wefti_in(g->node, s->inputs - 1) : wefti_out(g->node, 0);
     double count = 0;
@@ -325,7 +325,7 @@ static double bytes_shown(const op_setup *s, op_graph *g) {
     for (int64_t e = 0; e < weft_desc_elems(x); e++) g->in[0][e] = 1000.0 + (double)e;
     for (int i = 1; i < s->inputs; i++) /* all indices name element 0: none is left out */
         for (int64_t e = 0; s->in[i].style == '<' && e < weft_desc_elems(&s->in[i].desc); e++)
-            g->in[i][e] = attr_or(s, "begin", 0);
+            g->in[i][e] = attr_or(s, WEFTI_AT_begin, 0);
     if (op_graph_run(g, &stream) < 0) fail_msg("%s", weft_error_message());
     for (int o = 0; o < g->node->outputs; o++)
         for (int64_t e = 0; e < weft_desc_elems(wefti_out(g->node, o)); e++)

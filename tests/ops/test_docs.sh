@@ -1,8 +1,8 @@
 #!/bin/sh
 # docs/reference/ops.md lists every op of the registry, and no others.
 set -eu
-listed=$(sed -n '/WEFT_OP_LIST/,$p' src/ops/ops.def | grep -o 'X([a-z0-9_]*)' | sed 's/X(\(.*\))/\1/' | sort)
-[ "$(echo "$listed" | wc -l)" -gt 50 ] || { echo "src/ops/ops.def could not be read"; exit 1; }
+listed=$(sed -n '/WEFT_OP_LIST/,$p' src/graph/ops.def | grep -o 'X([a-z0-9_]*)' | sed 's/X(\(.*\))/\1/' | sort)
+[ "$(echo "$listed" | wc -l)" -gt 50 ] || { echo "src/graph/ops.def could not be read"; exit 1; }
 # The first column of every table whose header begins with "op".
 documented=$(awk '/^\| op \|/ { table = 1; next } !/^\|/ { table = 0 } table' docs/reference/ops.md |
     cut -d'|' -f2 | grep -o '`[a-z0-9_]*`' | tr -d '`' | sort)

@@ -77,6 +77,15 @@ static void case_runs(const op_setup *s) {
     op_graph_close(&g);
 }
 
+/* The number of an op is its place in the list, so that it can index a table. */
+static void numbers_follow_the_list(void **state) {
+    (void)state;
+    const wefti_op_registry *ops = wefti_builtin_ops();
+    assert_int_equal(ops->count, WEFTI_OPS - WEFTI_OP_transfer - 1);
+    for (int i = 0; i < ops->count; i++)
+        assert_int_equal(ops->ops[i]->id, WEFTI_OP_transfer + 1 + i);
+}
+
 static void every_case_runs(void **state) {
     (void)state;
     const wefti_op_registry *ops = wefti_builtin_ops();
@@ -615,6 +624,7 @@ static void text_reads_back(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_follow_the_list),
         cmocka_unit_test(every_case_runs),
         cmocka_unit_test(damaged_cases_are_refused_or_legal),
         cmocka_unit_test(gradients_match_finite_differences),

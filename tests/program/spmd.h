@@ -62,7 +62,7 @@ static inline const wefti_transfer *spmd_waiting(const spmd_rank *r) {
     if (r->next >= b->node_count) return NULL;
     const weft_node *n = &b->nodes[r->next];
     if (n->op != &wefti_op_transfer) return NULL;
-    return wefti_partition_transfer(r->partition, (int32_t)wefti_attr_int(n, "index"));
+    return wefti_partition_transfer(r->partition, (int32_t)wefti_attr_int(n, WEFTI_AT_index));
 }
 
 static inline double spmd_reduce(wefti_reduction reduction, double a, double b) {

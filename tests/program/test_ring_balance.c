@@ -18,11 +18,12 @@ typedef struct work {
 } work;
 
 static int64_t seen_pairs(const weft_node *n) {
-    const wefti_ints *whole = wefti_attr_ints(n, "whole"), *begin = wefti_attr_ints(n, "begin");
+    const wefti_ints *whole = wefti_attr_ints(n, WEFTI_AT_whole),
+                     *begin = wefti_attr_ints(n, WEFTI_AT_begin);
     int64_t pairs = 0, tq = wefti_in(n, 0)->shape[1], tk = wefti_in(n, 1)->shape[1];
     int64_t q = whole->count ? begin->v[2] : 0, k = whole->count ? begin->v[3] : 0;
-    bool causal = wefti_attr_int(n, "causal") != 0;
-    int64_t window = wefti_attr_int(n, "window");
+    bool causal = wefti_attr_int(n, WEFTI_AT_causal) != 0;
+    int64_t window = wefti_attr_int(n, WEFTI_AT_window);
     for (int64_t i = 0; i < tq; i++)
         for (int64_t j = 0; j < tk; j++)
             pairs += (!causal || k + j <= q + i) && (!window || k + j > q + i - window);
@@ -99,7 +100,7 @@ static void is_even(const ring *r, const spmd *s) {
         lockstep += longest;
     }
     if (r->exchanges) { /* of windows: the first devices have less to do */
-        int64_t window = wefti_attr_int(s->whole->node, "window");
+        int64_t window = wefti_attr_int(s->whole->node, WEFTI_AT_window);
         assert_int_equal(all, r->rows * window - window * (window - 1) / 2);
         assert_true(flops == each * (double)all);
         for (int32_t k = 0; k < s->ranks; k++) assert_int_equal(w[k].exchanges, r->exchanges);

@@ -27,7 +27,7 @@ enum { BATCH = 2, SEQ = 13, WIDTH = 5, CLASSES = 17, MOST_HERE = 20, MOST_OPERAN
 
 static weft_value backward(weft_graph *g, const weft_op_def *op, weft_value a, weft_value b,
                            const head *h, bool dims) {
-    wefti_attr attrs[] = {WEFTI_I("transposed", h->transposed), WEFTI_I("dims", 1)};
+    wefti_attr attrs[] = {WEFTI_I(transposed, h->transposed), WEFTI_I(dims, 1)};
     return wefti_graph_add1(g, op, 2, (weft_value[]){a, b}, dims ? 2 : 1, attrs);
 }
 
@@ -43,7 +43,7 @@ static weft_value add_loss(weft_graph *g, const head *h, int number, weft_value 
     weft_value targets = weft_input(g, name[1], weft_desc_of(WEFT_I32, h->rank - 1, rows));
     weft_value bias = h->bias ? weft_input(g, name[2], vector(CLASSES)) : WEFT_NO_VALUE;
     weft_value logits = weft_linear(g, x, w, bias, h->transposed), made[3], dlogits, dx;
-    wefti_attr attrs[] = {WEFTI_I("ignore", h->ignore), WEFTI_F("smoothing", h->smoothing)};
+    wefti_attr attrs[] = {WEFTI_I(ignore, h->ignore), WEFTI_F(smoothing, h->smoothing)};
     wefti_graph_add(g, &weft_op_cross_entropy, 2, (weft_value[]){logits, targets}, 2, attrs, 3,
                     made);
     weft_output(g, name[3], made[0]);

@@ -9,7 +9,7 @@
 static void assert_name(wefti_moved moved, const char *scope, const char *step_name,
                         const char *expected) {
     wefti_attr attrs[] = {
-        WEFTI_I("index", 0), WEFTI_N("shape", (wefti_ints){0}), WEFTI_I("moves", moved), {0}};
+        WEFTI_I(index, 0), WEFTI_N(shape, (wefti_ints){0}), WEFTI_I(moves, moved), {0}};
     const weft_node node = {.op = &wefti_op_transfer, .attrs = attrs, .scope = scope};
     const wefti_instruction code = {.node = &node};
     const wefti_step step = {.name = step_name};

@@ -49,10 +49,10 @@ static op_graph graph_of(const windows *w) {
     weft_desc x = image(w->in, w->x), y = image(conv ? w->out : w->in, w->y),
               weight =
                   weft_desc_of(WEFT_F32, 4, (int64_t[]){w->out, w->in, w->kernel[0], w->kernel[1]});
-    wefti_attr attrs[5] = {WEFTI_N("stride", wefti_op_ints(2, w->stride)),
-                           WEFTI_N("padding", wefti_op_ints(2, w->padding)),
-                           conv ? WEFTI_N("dilation", wefti_op_ints(2, w->dilation))
-                                : WEFTI_N("kernel", wefti_op_ints(2, w->kernel))};
+    wefti_attr attrs[5] = {WEFTI_N(stride, wefti_op_ints(2, w->stride)),
+                           WEFTI_N(padding, wefti_op_ints(2, w->padding)),
+                           conv ? WEFTI_N(dilation, wefti_op_ints(2, w->dilation))
+                                : WEFTI_N(kernel, wefti_op_ints(2, w->kernel))};
     int count = 3, operands = 0;
     weft_value in[2];
     if (w->kind != CONV_DX && w->kind != AVERAGE_DX) in[operands++] = weft_input(g.graph, "x", x);
@@ -61,8 +61,8 @@ static op_graph graph_of(const windows *w) {
     if (w->kind == CONV || w->kind == CONV_DX)
         in[operands++] = weft_input(g.graph, "weight", weight);
     if (w->kind == CONV_DX || w->kind == AVERAGE_DX)
-        attrs[count++] = WEFTI_N("in_shape", wefti_op_shape_ints(&x));
-    if (w->kind == CONV_DW) attrs[count++] = WEFTI_N("kernel", wefti_op_ints(2, w->kernel));
+        attrs[count++] = WEFTI_N(in_shape, wefti_op_shape_ints(&x));
+    if (w->kind == CONV_DW) attrs[count++] = WEFTI_N(kernel, wefti_op_ints(2, w->kernel));
     const weft_op_def *op = wefti_op_find(wefti_builtin_ops(), names[w->kind]);
     weft_output(g.graph, "result", wefti_graph_add1(g.graph, op, operands, in, count, attrs));
     if (weft_graph_status(g.graph) < 0) fail_msg("%s: %s", op->name, weft_graph_message(g.graph));

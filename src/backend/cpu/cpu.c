@@ -7,13 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct row {
-    const char *op;
-    wefti_cpu_prepare *prepare;
-} row;
-
-static const row rows[] = {
-#define WEFTI_CPU_ROW(op, function) {op, function},
+static wefti_cpu_prepare *const prepares[WEFTI_OPS] = {
+#define WEFTI_CPU_ROW(op, function) [WEFTI_OP_##op] = function,
     WEFTI_CPU_OPS(WEFTI_CPU_ROW)
 #undef WEFTI_CPU_ROW
 };
@@ -45,8 +40,8 @@ float wefti_cpu_rate(double rate) {
 static weft_status prepare(const wefti_backend *backend, const weft_node *node,
                            const wefti_prepare *options, wefti_kernel **out) {
     (void)backend;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (!strcmp(rows[i].op, node->op->name)) return rows[i].prepare(node, options, out);
+    wefti_cpu_prepare *own = prepares[node->op->id];
+    if (own) return own(node, options, out);
     if (node->op->flags & WEFTI_OP_ELEMENTWISE) return wefti_cpu_elementwise(node, options, out);
     return WEFT_E_NO_IMPL;
 }

@@ -111,7 +111,7 @@ void wefti_grad_add_reduced(wefti_grad *g, const weft_node *n, int i, weft_value
         if (!sum_to) return;
         wefti_ints shape = {.count = want->rank};
         for (int d = 0; d < want->rank; d++) shape.v[d] = want->shape[d];
-        wefti_attr attrs[2] = {WEFTI_N("shape", shape), WEFTI_I("dtype", (int64_t)want->dtype)};
+        wefti_attr attrs[2] = {WEFTI_N(shape, shape), WEFTI_I(dtype, (int64_t)want->dtype)};
         gradient = wefti_graph_add1(g->graph, sum_to, 1, &gradient, 2, attrs);
     }
     contribute(g, n->in[i], gradient, n->op->name);

@@ -10,7 +10,7 @@
 
 static weft_status infer_transfer(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
-    const wefti_ints *shape = wefti_attr_ints(n, "shape");
+    const wefti_ints *shape = wefti_attr_ints(n, WEFTI_AT_shape);
     *out = weft_desc_of(wefti_in(n, 0)->dtype, shape->count, shape->v);
     return wefti_desc_check(out);
 }
@@ -20,20 +20,15 @@ static void cost_transfer(const weft_node *n, wefti_cost *out) {
 }
 
 static const wefti_attr transfer_attrs[] = {
-    WEFTI_I("index", 0),
-    {.name = "shape", .kind = WEFTI_ATTR_INTS},
-    WEFTI_I("moves", WEFTI_MOVED_VALUE),
+    WEFTI_I(index, 0),
+    {.id = WEFTI_AT_shape, .kind = WEFTI_ATTR_INTS},
+    WEFTI_I(moves, WEFTI_MOVED_VALUE),
     {0},
 };
 
 const weft_op_def wefti_op_transfer = {
-    .name = "transfer",
-    .min_inputs = 1,
-    .max_inputs = 1,
-    .flags = WEFTI_OP_COMM,
-    .attrs = transfer_attrs,
-    .infer = infer_transfer,
-    .cost = cost_transfer,
+    WEFTI_OP_NAME(transfer), .min_inputs = 1,         .max_inputs = 1,       .flags = WEFTI_OP_COMM,
+    .attrs = transfer_attrs, .infer = infer_transfer, .cost = cost_transfer,
 };
 
 const char *wefti_moved_text(wefti_moved moved) {
@@ -47,8 +42,7 @@ weft_status wefti_body_add_transfer(weft_body *b, int32_t value, int32_t index,
     wefti_ints shape = {.count = result->rank};
     int32_t node;
     for (int d = 0; d < result->rank; d++) shape.v[d] = result->shape[d];
-    wefti_attr attrs[] = {
-        WEFTI_I("index", index), WEFTI_N("shape", shape), WEFTI_I("moves", moved), {0}};
+    wefti_attr attrs[] = {WEFTI_I(index, index), WEFTI_N(shape, shape), WEFTI_I(moves, moved), {0}};
     WEFT_TRY(wefti_body_add(b, &wefti_op_transfer, NULL, 1, &value, attrs, scope, &node));
     *out = b->nodes[node].out[0];
     return WEFT_OK;
@@ -173,8 +167,7 @@ void wefti_lower_out_partial(wefti_lowering *c, int o, weft_value value, uint32_
 /* The attributes of this device's piece, or of the piece with part `part` of factor `moved`. */
 static weft_status local_attrs(const wefti_lowering *c, int moved, int32_t part, wefti_attr *attrs,
                                int *out_count) {
-    int count = 0;
-    while (c->n->op->attrs && c->n->op->attrs[count].name) count++;
+    int count = wefti_attr_count(c->n->op);
     WEFT_REQUIRE(count < 32, WEFT_E_BUG, "%s has too many attributes", c->n->op->name);
     memcpy(attrs, c->n->attrs, (size_t)(count + 1) * sizeof *attrs);
     if (c->n->op->localize) {
@@ -227,12 +220,10 @@ weft_status wefti_lower_add(wefti_lowering *c, const int32_t *in, int attr_count
     for (int k = 0; k < attr_count; k++) {
         int at = -1;
         for (int i = 0; i < count; i++)
-            if (!strcmp(attrs[i].name, given[k].name)) at = i;
+            if (attrs[i].id == given[k].id) at = i;
         WEFT_REQUIRE(at >= 0, WEFT_E_BUG, "%s has no attribute '%s'", c->n->op->name,
-                     given[k].name);
-        const char *name = attrs[at].name;
+                     wefti_attr_name(given[k].id));
         attrs[at] = given[k];
-        attrs[at].name = name;
     }
     WEFT_TRY(wefti_body_add_like(c->body, c->n, in, attrs, NULL, &node));
     const weft_node *made = &c->body->nodes[node];

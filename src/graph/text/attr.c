@@ -6,15 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-int wefti_attr_count(const weft_op_def *op) {
-    int count = 0;
-    if (op->attrs)
-        while (op->attrs[count].name) count++;
-    return count;
+static bool is_dtype(const wefti_attr *a) {
+    return a->id == WEFTI_AT_dtype;
 }
 
-static bool is_dtype(const wefti_attr *a) {
-    return !strcmp(a->name, "dtype");
+static bool is_named(const wefti_attr *a, const char *text, size_t length) {
+    const char *name = wefti_attr_name(a->id);
+    return strlen(name) == length && !strncmp(name, text, length);
 }
 
 void wefti_float_print(double value, wefti_text *out) {
@@ -30,7 +28,7 @@ static void print_ints(int count, const int64_t *v, wefti_text *out) {
 void wefti_attrs_print(const weft_op_def *op, const wefti_attr *attrs, wefti_text *out) {
     for (int i = 0; i < wefti_attr_count(op); i++) {
         const wefti_attr *a = &attrs[i];
-        wefti_text_add(out, " %s=", a->name);
+        wefti_text_add(out, " %s=", wefti_attr_name(a->id));
         switch (a->kind) {
         case WEFTI_ATTR_INT:
             if (is_dtype(a) && a->i >= 0 && a->i < WEFT_DTYPES)
@@ -139,17 +137,18 @@ weft_status wefti_attrs_parse(const weft_op_def *op, const char *text, wefti_are
         size_t length = strcspn(p, "= ");
         int found = -1;
         for (int i = 0; i < count; i++)
-            if (strlen(attrs[i].name) == length && !strncmp(attrs[i].name, p, length)) found = i;
+            if (is_named(&attrs[i], p, length)) found = i;
         WEFT_REQUIRE(found >= 0, WEFT_E_ARG, "%s has no attribute '%.*s'", op->name,
                      length > 60 ? 60 : (int)length, p);
         WEFT_REQUIRE(!seen[found], WEFT_E_ARG, "%s: attribute '%s' is given twice", op->name,
-                     attrs[found].name);
+                     wefti_attr_name(attrs[found].id));
         seen[found] = true;
         p += length;
         bool good = *p == '=';
         if (good) p++;
         good = good && read_value(&attrs[found], &p, arena) && (*p == ' ' || !*p);
-        WEFT_REQUIRE(good, WEFT_E_ARG, "%s: attribute '%s' wants %s", op->name, attrs[found].name,
+        WEFT_REQUIRE(good, WEFT_E_ARG, "%s: attribute '%s' wants %s", op->name,
+                     wefti_attr_name(attrs[found].id),
                      attrs[found].kind == WEFTI_ATTR_INT     ? "=integer"
                      : attrs[found].kind == WEFTI_ATTR_FLOAT ? "=number"
                      : attrs[found].kind == WEFTI_ATTR_INTS  ? "=(integer,...), at most 8"

@@ -33,6 +33,5 @@ void wefti_attrs_print(const weft_op_def *op, const wefti_attr *attrs, wefti_tex
  * attrs[] has room for all attributes of the op. A dtype may be a word; tables lie in the arena. */
 weft_status wefti_attrs_parse(const weft_op_def *op, const char *text, wefti_arena *arena,
                               wefti_attr *attrs) WEFT_CHECKED;
-int wefti_attr_count(const weft_op_def *op);
 
 #endif

@@ -70,7 +70,8 @@ static weft_desc scores_of(const weft_node *n) {
 /* The last key that query 0 sees. If `position` is NULL, the ends of the whole sequences are
  * aligned. */
 static int64_t offset_of(const weft_node *n, const double *position) {
-    const wefti_ints *whole = wefti_attr_ints(n, "whole"), *begin = wefti_attr_ints(n, "begin");
+    const wefti_ints *whole = wefti_attr_ints(n, WEFTI_AT_whole),
+                     *begin = wefti_attr_ints(n, WEFTI_AT_begin);
     weft_desc scores = scores_of(n);
     bool piece = whole->count == 4;
     int64_t tq = piece ? whole->v[2] : scores.shape[2], tk = piece ? whole->v[3] : scores.shape[3];
@@ -98,7 +99,7 @@ int64_t wefti_attention_pairs(int64_t queries, int64_t keys, int64_t offset, int
 }
 
 static double scale_of(const weft_node *n) {
-    double scale = wefti_attr_float(n, "scale");
+    double scale = wefti_attr_float(n, WEFTI_AT_scale);
     return scale != 0.0 ? scale : 1.0 / sqrt((double)wefti_in(n, 0)->shape[3]);
 }
 
@@ -113,10 +114,10 @@ static problem problem_of(const weft_node *n, const wefti_random *random, const 
                  .dim = q->shape[3],
                  .tk = k->shape[1],
                  .kv_heads = k->shape[2],
-                 .causal = wefti_attr_int(n, "causal") != 0,
-                 .window = wefti_attr_int(n, "window"),
+                 .causal = wefti_attr_int(n, WEFTI_AT_causal) != 0,
+                 .window = wefti_attr_int(n, WEFTI_AT_window),
                  .scale = scale_of(n),
-                 .rate = wefti_attr_float(n, "dropout"),
+                 .rate = wefti_attr_float(n, WEFTI_AT_dropout),
                  .q = in[0],
                  .k = in[1],
                  .v = in[2],
@@ -204,11 +205,11 @@ bool wefti_attention_by_row(const weft_node *n, int i) {
 }
 
 static weft_status check_window(const weft_node *n) {
-    int64_t window = wefti_attr_int(n, "window");
+    int64_t window = wefti_attr_int(n, WEFTI_AT_window);
     WEFT_REQUIRE(window >= 0 && window <= WINDOW_MAX, WEFT_E_ARG,
                  "%s: the window is %lld; it must be from 1 to 2^40 keys, or 0 for none",
                  n->op->name, (long long)window);
-    WEFT_REQUIRE(!window || wefti_attr_int(n, "causal"), WEFT_E_ARG,
+    WEFT_REQUIRE(!window || wefti_attr_int(n, WEFTI_AT_causal), WEFT_E_ARG,
                  "%s: a window is given, which only causal attention has", n->op->name);
     return WEFT_OK;
 }
@@ -216,7 +217,7 @@ static weft_status check_window(const weft_node *n) {
 static weft_status check(const weft_node *n, int first) {
     const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1);
     const weft_desc *mask = wefti_in(n, first);
-    double rate = wefti_attr_float(n, "dropout");
+    double rate = wefti_attr_float(n, WEFTI_AT_dropout);
     for (int i = 0; i < 3; i++) {
         WEFT_TRY(wefti_op_check_float(n, i));
         WEFT_TRY(wefti_op_check_rank(n, i, 4, 4));
@@ -250,7 +251,7 @@ static weft_status check(const weft_node *n, int first) {
     WEFT_TRY(wefti_op_check_place(n, &scores));
     if (wefti_in(n, first + 1)) {
         WEFT_TRY(wefti_attention_check_position(n, first + 1, 0));
-        WEFT_REQUIRE(wefti_attr_int(n, "causal"), WEFT_E_ARG,
+        WEFT_REQUIRE(wefti_attr_int(n, WEFTI_AT_causal), WEFT_E_ARG,
                      "%s: a position is given, which only causal attention uses", n->op->name);
     }
     return WEFT_OK;
@@ -298,13 +299,13 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     in[4] = wefti_grad_out(g, n, 1);
     in[5] = d_o;
     for (int i = 3; i < 5; i++) in[3 + i] = wefti_in(n, i) ? wefti_grad_in(g, n, i) : WEFT_NO_VALUE;
-    wefti_attr attrs[] = {WEFTI_I("causal", wefti_attr_int(n, "causal")),
-                          WEFTI_I("window", wefti_attr_int(n, "window")),
-                          WEFTI_F("scale", wefti_attr_float(n, "scale")),
-                          WEFTI_F("dropout", wefti_attr_float(n, "dropout")),
-                          WEFTI_I("stream", n->stream),
-                          WEFTI_N("whole", *wefti_attr_ints(n, "whole")),
-                          WEFTI_N("begin", *wefti_attr_ints(n, "begin"))};
+    wefti_attr attrs[] = {WEFTI_I(causal, wefti_attr_int(n, WEFTI_AT_causal)),
+                          WEFTI_I(window, wefti_attr_int(n, WEFTI_AT_window)),
+                          WEFTI_F(scale, wefti_attr_float(n, WEFTI_AT_scale)),
+                          WEFTI_F(dropout, wefti_attr_float(n, WEFTI_AT_dropout)),
+                          WEFTI_I(stream, n->stream),
+                          WEFTI_N(whole, *wefti_attr_ints(n, WEFTI_AT_whole)),
+                          WEFTI_N(begin, *wefti_attr_ints(n, WEFTI_AT_begin))};
     wefti_graph_add(wefti_grad_graph(g), &weft_op_attention_grad, 8, in, 7, attrs, 3, out);
     for (int i = 0; i < 3; i++)
         if (wefti_grad_wanted(g, n, i)) wefti_grad_add(g, n, i, out[i]);
@@ -396,9 +397,9 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *rule, co
 static void cost_of(const weft_node *n, int position, double products, wefti_cost *out) {
     const weft_desc *q = wefti_in(n, 0), *k = wefti_in(n, 1);
     int64_t tq = q->shape[1], tk = k->shape[1], pairs = tq * tk;
-    if (wefti_attr_int(n, "causal") && !wefti_in(n, position))
-        pairs =
-            wefti_attention_pairs(tq, tk, wefti_attention_offset(n), wefti_attr_int(n, "window"));
+    if (wefti_attr_int(n, WEFTI_AT_causal) && !wefti_in(n, position))
+        pairs = wefti_attention_pairs(tq, tk, wefti_attention_offset(n),
+                                      wefti_attr_int(n, WEFTI_AT_window));
     double each = (double)(q->shape[0] * q->shape[2] * q->shape[3]);
     *out =
         (wefti_cost){.flops = products * 2.0 * each * (double)pairs, .bytes = wefti_node_bytes(n)};
@@ -536,10 +537,10 @@ static weft_status reference_mask_grad(const weft_node *n, const wefti_random *r
 }
 
 static const wefti_attr attrs[] = {
-    WEFTI_I("causal", 0),       WEFTI_I("window", 0),  /* 0: none */
-    WEFTI_F("scale", 0.0),                             /* 0: 1 / sqrt(d) */
-    WEFTI_F("dropout", 0.0),    WEFTI_I("stream", -1), /* -1: the stream of the node */
-    ATTR_INTS("whole", 0, {0}), ATTR_INTS("begin", 0, {0}), {0}};
+    WEFTI_I(causal, 0),       WEFTI_I(window, 0),  /* 0: none */
+    WEFTI_F(scale, 0.0),                           /* 0: 1 / sqrt(d) */
+    WEFTI_F(dropout, 0.0),    WEFTI_I(stream, -1), /* -1: the stream of the node */
+    ATTR_INTS(whole, 0, {0}), ATTR_INTS(begin, 0, {0}), {0}};
 
 static const wefti_op_case cases[] = {
     CASE(NULL, "f32[2,3,2,5]", "f32[2,4,2,5]", "f32[2,4,2,5]"),
@@ -592,7 +593,7 @@ static const wefti_op_case cases_mask_grad[] = {
     CASES_END};
 
 const weft_op_def weft_op_attention = {
-    .name = "attention",
+    WEFTI_OP_NAME(attention),
     .min_inputs = 3,
     .max_inputs = 5,
     .work = WEFTI_WORK_PRODUCT,
@@ -610,7 +611,7 @@ const weft_op_def weft_op_attention = {
 };
 
 const weft_op_def weft_op_attention_grad = {
-    .name = "attention_grad",
+    WEFTI_OP_NAME(attention_grad),
     .min_inputs = 6,
     .max_inputs = 8,
     .work = WEFTI_WORK_PRODUCT,
@@ -627,7 +628,7 @@ const weft_op_def weft_op_attention_grad = {
 };
 
 const weft_op_def weft_op_attention_mask_grad = {
-    .name = "attention_mask_grad",
+    WEFTI_OP_NAME(attention_mask_grad),
     .min_inputs = 7,
     .max_inputs = 8,
     .work = WEFTI_WORK_PRODUCT,
@@ -649,8 +650,8 @@ weft_value weft_attention(weft_graph *g, weft_value q, weft_value k, weft_value 
     double scale = own.scale;
     if (scale == 0.0 && d.rank == 4 && d.shape[3] > 0) scale = 1.0 / sqrt((double)d.shape[3]);
     weft_value in[] = {q, k, v, own.mask, own.position}, out[2];
-    wefti_attr attrs_[] = {WEFTI_I("causal", own.causal), WEFTI_I("window", own.window),
-                           WEFTI_F("scale", scale), WEFTI_F("dropout", own.dropout)};
+    wefti_attr attrs_[] = {WEFTI_I(causal, own.causal), WEFTI_I(window, own.window),
+                           WEFTI_F(scale, scale), WEFTI_F(dropout, own.dropout)};
     wefti_graph_add(g, &weft_op_attention, 5, in, 4, attrs_, 2, out);
     return out[0];
 }

@@ -102,9 +102,9 @@ static int runs_of(const wefti_lowering *c, sequence s) {
 static sequence sequence_of(const wefti_lowering *c, const weft_node *n, int mask) {
     sequence s = {.n = n, .factor = wefti_lower_rule(c)->in[0][1], .mask = mask};
     s.parts = wefti_lower_parts(c, s.factor);
-    s.skip = wefti_attr_int(n, "causal") != 0 && !wefti_in(n, mask + 1);
+    s.skip = wefti_attr_int(n, WEFTI_AT_causal) != 0 && !wefti_in(n, mask + 1);
     s.offset = wefti_attention_offset(n);
-    s.window = wefti_attr_int(n, "window");
+    s.window = wefti_attr_int(n, WEFTI_AT_window);
     s.begin = wefti_attention_begin(c, n);
     s.runs = 1;
     s.runs = runs_of(c, s);
@@ -211,7 +211,7 @@ static void attend(wefti_lowering *c, const sequence *s, const weft_value *in,
         int64_t keys = weft_value_desc(g, in[1]).shape[1];
         local[s->mask] = weft_slice(g, mask, 3, keys_begin, keys_begin + keys);
     }
-    wefti_lower_same(c, local, 1, (wefti_attr[]){WEFTI_N("begin", begin)}, out);
+    wefti_lower_same(c, local, 1, (wefti_attr[]){WEFTI_N(begin, begin)}, out);
 }
 
 typedef struct attended {

@@ -17,11 +17,11 @@
 
 /* Attributes in this order. */
 enum { THETA, OFFSET, FACTOR, LOW, HIGH, ORIGINAL, FAST, SLOW, EXACT, ATTRS };
-static const wefti_attr attrs[] = {WEFTI_F("theta", 10000.0), WEFTI_I("offset", 0),
-                                   WEFTI_F("factor", 0.0),    WEFTI_F("low", 1.0),
-                                   WEFTI_F("high", 4.0),      WEFTI_I("original", 0),
-                                   WEFTI_F("fast", 0.0),      WEFTI_F("slow", 1.0),
-                                   WEFTI_I("exact", 0),       {0}};
+static const wefti_attr attrs[] = {WEFTI_F(theta, 10000.0), WEFTI_I(offset, 0),
+                                   WEFTI_F(factor, 0.0),    WEFTI_F(low, 1.0),
+                                   WEFTI_F(high, 4.0),      WEFTI_I(original, 0),
+                                   WEFTI_F(fast, 0.0),      WEFTI_F(slow, 1.0),
+                                   WEFTI_I(exact, 0),       {0}};
 
 /* The position of sample b among operand i, which may be absent. */
 static double position_of(const weft_node *n, const double *position, int i, int64_t b) {
@@ -33,14 +33,14 @@ static double position_of(const weft_node *n, const double *position, int i, int
 /* ---- rope ---- */
 
 static weft_status check_scaling(const weft_node *n) {
-    double factor = wefti_attr_float(n, "factor"), low = wefti_attr_float(n, "low"),
-           high = wefti_attr_float(n, "high");
-    int64_t original = wefti_attr_int(n, "original");
+    double factor = wefti_attr_float(n, WEFTI_AT_factor), low = wefti_attr_float(n, WEFTI_AT_low),
+           high = wefti_attr_float(n, WEFTI_AT_high);
+    int64_t original = wefti_attr_int(n, WEFTI_AT_original);
     WEFT_REQUIRE(factor >= 0.0 && isfinite(factor) && original >= 0, WEFT_E_ARG,
                  "%s: the factor is %g and the original context %lld; they must not be negative",
                  n->op->name, wefti_printed(factor), (long long)original);
-    double fast = wefti_attr_float(n, "fast"), slow = wefti_attr_float(n, "slow"),
-           theta = wefti_attr_float(n, "theta");
+    double fast = wefti_attr_float(n, WEFTI_AT_fast), slow = wefti_attr_float(n, WEFTI_AT_slow),
+           theta = wefti_attr_float(n, WEFTI_AT_theta);
     if (fast != 0.0 && factor != 0.0) {
         WEFT_REQUIRE(fast > 0.0 && isfinite(fast) && slow > 0.0 && isfinite(slow) && original > 0 &&
                          theta > 1.0,
@@ -62,12 +62,12 @@ static weft_status check_scaling(const weft_node *n) {
 static weft_status infer_rope(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     const weft_desc *x = wefti_in(n, 0);
-    double theta = wefti_attr_float(n, "theta");
+    double theta = wefti_attr_float(n, WEFTI_AT_theta);
     WEFT_REQUIRE(theta > 0.0, WEFT_E_ARG, "%s: theta is %g; it must be positive", n->op->name,
                  theta);
-    WEFT_REQUIRE(wefti_attr_int(n, "offset") >= 0, WEFT_E_ARG,
+    WEFT_REQUIRE(wefti_attr_int(n, WEFTI_AT_offset) >= 0, WEFT_E_ARG,
                  "%s: the offset is %lld; it must not be negative", n->op->name,
-                 (long long)wefti_attr_int(n, "offset"));
+                 (long long)wefti_attr_int(n, WEFTI_AT_offset));
     WEFT_TRY(check_scaling(n));
     WEFT_TRY(wefti_op_check_float(n, 0));
     WEFT_TRY(wefti_op_check_rank(n, 0, 4, 4));
@@ -102,7 +102,7 @@ static weft_status localize_rope(const weft_node *n, const wefti_split_rule *rul
                                  const int64_t *begins, const int64_t *sizes, wefti_attr *attrs) {
     (void)sizes;
     int seq = rule->in[0][1];
-    if (seq >= 0) wefti_op_attr(n, attrs, "offset")->i += begins[seq];
+    if (seq >= 0) wefti_op_attr(n, attrs, WEFTI_AT_offset)->i += begins[seq];
     return WEFT_OK;
 }
 
@@ -113,12 +113,13 @@ static void cost_rope(const weft_node *n, wefti_cost *out) {
 
 /* The fraction of the frequency of pair i that YaRN keeps (find_correction_range in its code). */
 static double kept_by_yarn(const weft_node *n, int64_t i, int64_t dim) {
-    double turns[2] = {wefti_attr_float(n, "fast"), wefti_attr_float(n, "slow")}, bound[2];
-    double log_theta = log(wefti_attr_float(n, "theta"));
-    bool exact = wefti_attr_int(n, "exact") != 0;
+    double turns[2] = {wefti_attr_float(n, WEFTI_AT_fast), wefti_attr_float(n, WEFTI_AT_slow)},
+           bound[2];
+    double log_theta = log(wefti_attr_float(n, WEFTI_AT_theta));
+    bool exact = wefti_attr_int(n, WEFTI_AT_exact) != 0;
     for (int b = 0; b < 2; b++) {
-        double ratio =
-            (double)wefti_attr_int(n, "original") / (turns[b] * 2.0 * 3.14159265358979323846);
+        double ratio = (double)wefti_attr_int(n, WEFTI_AT_original) /
+                       (turns[b] * 2.0 * 3.14159265358979323846);
         bound[b] = (double)dim * log(ratio) / (2.0 * log_theta);
         if (!exact) bound[b] = b ? ceil(bound[b]) : floor(bound[b]);
     }
@@ -131,17 +132,17 @@ static double kept_by_yarn(const weft_node *n, int64_t i, int64_t dim) {
 /* theta^(-2i/dim), scaled; before it is rounded. */
 static double scaled_frequency(const weft_node *n, int64_t i, int64_t dim) {
     const float power =
-        (float)pow(wefti_attr_float(n, "theta"), (double)((float)(2 * i) / (float)dim));
+        (float)pow(wefti_attr_float(n, WEFTI_AT_theta), (double)((float)(2 * i) / (float)dim));
     double frequency = (double)(1.0f / power);
-    double factor = wefti_attr_float(n, "factor"), low = wefti_attr_float(n, "low"),
-           high = wefti_attr_float(n, "high"), turns;
-    int64_t original = wefti_attr_int(n, "original");
+    double factor = wefti_attr_float(n, WEFTI_AT_factor), low = wefti_attr_float(n, WEFTI_AT_low),
+           high = wefti_attr_float(n, WEFTI_AT_high), turns;
+    int64_t original = wefti_attr_int(n, WEFTI_AT_original);
     if (factor == 0.0) return frequency;
     if (original == 0) return frequency / factor;
     /* The number of turns within the original context length. */
     turns = (double)original * frequency / (2.0 * 3.14159265358979323846);
     double kept = fmin(fmax((turns - low) / (high - low), 0.0), 1.0);
-    if (wefti_attr_float(n, "fast") > 0.0) kept = kept_by_yarn(n, i, dim);
+    if (wefti_attr_float(n, WEFTI_AT_fast) > 0.0) kept = kept_by_yarn(n, i, dim);
     return kept * frequency + (1.0 - kept) * frequency / factor;
 }
 
@@ -156,7 +157,7 @@ static weft_status turn(const weft_node *n, const double *const *in, double *con
     const weft_desc *x = wefti_in(n, 0);
     const double *first = wefti_op_optional(n, in, 1);
     int64_t seq = x->shape[1], heads = x->shape[2], dim = x->shape[3], half = dim / 2;
-    double offset = (double)wefti_attr_int(n, "offset");
+    double offset = (double)wefti_attr_int(n, WEFTI_AT_offset);
     for (int64_t row = 0; row < x->shape[0] * seq; row++)
         for (int64_t i = 0; i < half; i++) {
             double position = (double)(row % seq) + offset + position_of(n, first, 1, row / seq);
@@ -272,7 +273,7 @@ static const wefti_op_case cases_cache_write[] = {
     CASES_END};
 
 const weft_op_def weft_op_rope = {
-    .name = "rope",
+    WEFTI_OP_NAME(rope),
     .min_inputs = 1,
     .max_inputs = 2,
     .flags = WEFTI_OP_LINEAR,
@@ -287,21 +288,16 @@ const weft_op_def weft_op_rope = {
 };
 
 const weft_op_def weft_op_rope_grad = {
-    .name = "rope_grad",
-    .min_inputs = 1,
-    .max_inputs = 2,
-    .flags = WEFTI_OP_LINEAR | WEFTI_OP_GRADIENT,
-    .attrs = attrs,
-    .infer = infer_rope,
-    .split = split_rope,
-    .localize = localize_rope,
-    .cost = cost_rope,
-    .reference = reference_rope_grad,
+    WEFTI_OP_NAME(rope_grad), .min_inputs = 1,
+    .max_inputs = 2,          .flags = WEFTI_OP_LINEAR | WEFTI_OP_GRADIENT,
+    .attrs = attrs,           .infer = infer_rope,
+    .split = split_rope,      .localize = localize_rope,
+    .cost = cost_rope,        .reference = reference_rope_grad,
     .cases = cases,
 };
 
 const weft_op_def weft_op_cache_write = {
-    .name = "cache_write",
+    WEFTI_OP_NAME(cache_write),
     .min_inputs = 3,
     .max_inputs = 3,
     .flags = WEFTI_OP_IN_PLACE,
@@ -314,14 +310,14 @@ const weft_op_def weft_op_cache_write = {
 
 weft_value weft_rope(weft_graph *g, weft_value x, double theta, weft_rope_scaling scaling,
                      weft_value position) {
-    wefti_attr given[] = {WEFTI_F("theta", theta),
-                          WEFTI_F("factor", scaling.factor),
-                          WEFTI_F("low", scaling.low_freq_factor),
-                          WEFTI_F("high", scaling.high_freq_factor),
-                          WEFTI_I("original", scaling.original_context),
-                          WEFTI_F("fast", scaling.beta_fast),
-                          WEFTI_F("slow", scaling.beta_slow),
-                          WEFTI_I("exact", scaling.exact)};
+    wefti_attr given[] = {WEFTI_F(theta, theta),
+                          WEFTI_F(factor, scaling.factor),
+                          WEFTI_F(low, scaling.low_freq_factor),
+                          WEFTI_F(high, scaling.high_freq_factor),
+                          WEFTI_I(original, scaling.original_context),
+                          WEFTI_F(fast, scaling.beta_fast),
+                          WEFTI_F(slow, scaling.beta_slow),
+                          WEFTI_I(exact, scaling.exact)};
     int count = scaling.factor == 0 ? 1 : scaling.beta_fast == 0 ? 5 : 8;
     return wefti_graph_add1(g, &weft_op_rope, 2, (weft_value[]){x, position}, count, given);
 }

@@ -12,7 +12,7 @@ wefti_ints wefti_attention_begin(const wefti_lowering *c, const weft_node *n) {
     wefti_ints begin = {0};
     for (int i = 0; i < 2; i++) /* what queries see depends on where they and the keys lie */
         (void)wefti_lower_index(c, wefti_lower_rule(c)->in[i][1]);
-    if (wefti_attr_ints(n, "begin")->count == 4) begin = *wefti_attr_ints(n, "begin");
+    if (wefti_attr_ints(n, WEFTI_AT_begin)->count == 4) begin = *wefti_attr_ints(n, WEFTI_AT_begin);
     begin.count = 4;
     begin.v[0] += wefti_lower_in_begin(c, 0, 0);
     begin.v[1] += wefti_lower_in_begin(c, 0, 2);
@@ -24,7 +24,7 @@ static void attend(wefti_lowering *c, const weft_node *n, const weft_value *in, 
     wefti_ints begin = wefti_attention_begin(c, n);
     begin.v[2] += wefti_lower_in_begin(c, 0, 1);
     begin.v[3] += wefti_lower_in_begin(c, 1, 1);
-    wefti_lower_same(c, in, 1, (wefti_attr[]){WEFTI_N("begin", begin)}, out);
+    wefti_lower_same(c, in, 1, (wefti_attr[]){WEFTI_N(begin, begin)}, out);
 }
 
 static bool by_ring(const wefti_lowering *c, const wefti_split_rule *r) {

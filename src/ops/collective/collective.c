@@ -23,22 +23,22 @@
 enum { GROUP_MOST = WEFTI_MAX_TABLE };
 
 static int64_t count_of(const weft_node *n) {
-    return wefti_attr_int(n, "count");
+    return wefti_attr_int(n, WEFTI_AT_count);
 }
 
 static weft_status check_group(const weft_node *n) {
-    int64_t count = count_of(n), stride = wefti_attr_int(n, "stride");
+    int64_t count = count_of(n), stride = wefti_attr_int(n, WEFTI_AT_stride);
     WEFT_REQUIRE(count >= 1 && count <= GROUP_MOST && stride >= 1 && stride <= 1 << 20, WEFT_E_ARG,
                  "%s: groups of %lld ranks, %lld apart; possible are 1 to %d ranks", n->op->name,
                  (long long)count, (long long)stride, GROUP_MOST);
     return WEFT_OK;
 }
 
-static weft_status check_member(const weft_node *n, const char *attr) {
-    int64_t member = wefti_attr_int(n, attr);
+static weft_status check_member(const weft_node *n, wefti_attr_id id) {
+    int64_t member = wefti_attr_int(n, id);
     WEFT_REQUIRE(member >= 0 && member < count_of(n), WEFT_E_ARG,
-                 "%s: %s is member %lld of groups of %lld", n->op->name, attr, (long long)member,
-                 (long long)count_of(n));
+                 "%s: %s is member %lld of groups of %lld", n->op->name, wefti_attr_name(id),
+                 (long long)member, (long long)count_of(n));
     return WEFT_OK;
 }
 
@@ -52,7 +52,7 @@ static weft_status infer_same(const weft_node *n, weft_desc *out, int *out_count
 }
 
 static weft_status infer_all_reduce(const weft_node *n, weft_desc *out, int *out_count) {
-    int64_t reduction = wefti_attr_int(n, "reduction");
+    int64_t reduction = wefti_attr_int(n, WEFTI_AT_reduction);
     WEFT_REQUIRE(reduction >= 0 && reduction < WEFT_REDUCTIONS, WEFT_E_ARG,
                  "all_reduce: unknown reduction %lld", (long long)reduction);
     return infer_same(n, out, out_count);
@@ -60,14 +60,14 @@ static weft_status infer_all_reduce(const weft_node *n, weft_desc *out, int *out
 
 static weft_status infer_root(const weft_node *n, weft_desc *out, int *out_count) {
     WEFT_TRY(check_group(n));
-    WEFT_TRY(check_member(n, "root"));
+    WEFT_TRY(check_member(n, WEFTI_AT_root));
     return infer_same(n, out, out_count);
 }
 
 /* Each member receives from at most one member and sends to at most one member. */
 static weft_status infer_permute(const weft_node *n, weft_desc *out, int *out_count) {
     WEFT_TRY(check_group(n));
-    const wefti_table *from = wefti_attr_table(n, "from");
+    const wefti_table *from = wefti_attr_table(n, WEFTI_AT_from);
     bool gives[GROUP_MOST] = {false};
     WEFT_REQUIRE(from->count == count_of(n), WEFT_E_ARG,
                  "permute says for %d members from whom; groups have %lld", from->count,
@@ -116,7 +116,7 @@ static weft_status infer_reduce_scatter(const weft_node *n, weft_desc *out, int 
 /* Finds the members of this rank's group and the index of this rank among them. */
 static weft_status find_group(wefti_lowering *c, const weft_node *n, int32_t *ranks,
                               int32_t *out_me) {
-    const int64_t count = count_of(n), stride = wefti_attr_int(n, "stride");
+    const int64_t count = count_of(n), stride = wefti_attr_int(n, WEFTI_AT_stride);
     const wefti_lower_ranks all = wefti_lower_world(c);
     const int64_t first = all.rank / (count * stride) * (count * stride) + all.rank % stride;
     const int64_t last = first + (count - 1) * stride;
@@ -173,12 +173,12 @@ static void fill_regions(const collective_pattern *p, int64_t m, wefti_region *h
         span(want, 2, 0, block);
         break;
     case WEFTI_TRANSFER_BROADCAST:
-        span(have, 0, 0, m == wefti_attr_int(p->n, "root") ? e : 0);
+        span(have, 0, 0, m == wefti_attr_int(p->n, WEFTI_AT_root) ? e : 0);
         span(want, 0, 0, e);
         break;
     case WEFTI_TRANSFER_REDUCE:
         span(have, 0, 0, e);
-        span(want, 0, 0, m == wefti_attr_int(p->n, "root") ? e : 0);
+        span(want, 0, 0, m == wefti_attr_int(p->n, WEFTI_AT_root) ? e : 0);
         break;
     default: { /* permute */
         int64_t from = p->from[m];
@@ -224,7 +224,7 @@ static weft_status lower(wefti_lowering *c, collective_pattern *p) {
 }
 
 static weft_status lower_all_reduce(wefti_lowering *c, const weft_node *n) {
-    wefti_reduction reduction = (wefti_reduction)(wefti_attr_int(n, "reduction") + 1);
+    wefti_reduction reduction = (wefti_reduction)(wefti_attr_int(n, WEFTI_AT_reduction) + 1);
     return lower(c, &(collective_pattern){
                         .n = n, .kind = WEFTI_TRANSFER_ALL_REDUCE, .reduction = reduction});
 }
@@ -248,7 +248,7 @@ static void invert(const wefti_table *from, int64_t *out) {
 }
 
 static weft_status lower_permute(wefti_lowering *c, const weft_node *n) {
-    const wefti_table *from = wefti_attr_table(n, "from");
+    const wefti_table *from = wefti_attr_table(n, WEFTI_AT_from);
     int64_t to[GROUP_MOST];
     invert(from, to);
     if (from->count == 1 && from->v[0] < 0) {
@@ -274,7 +274,7 @@ static weft_status alone(const weft_node *n, const wefti_random *random, const d
                  "with a plan for so many devices",
                  n->op->name, (long long)count_of(n));
     size_t bytes = (size_t)weft_desc_elems(wefti_out(n, 0)) * sizeof(double);
-    if (n->op == &weft_op_permute && wefti_attr_table(n, "from")->v[0] < 0)
+    if (n->op == &weft_op_permute && wefti_attr_table(n, WEFTI_AT_from)->v[0] < 0)
         memset(out[0], 0, bytes);
     else
         memcpy(out[0], in[0], bytes);
@@ -290,7 +290,7 @@ static void cost(const weft_node *n, wefti_cost *out) {
 /* Adds `op` in groups of `count` ranks, with one more attribute (NULL: none). */
 static weft_value add_op(weft_graph *g, const weft_op_def *op, weft_value x, int64_t count,
                          int64_t stride, const wefti_attr *more) {
-    wefti_attr attrs[3] = {WEFTI_I("count", count), WEFTI_I("stride", stride)};
+    wefti_attr attrs[3] = {WEFTI_I(count, count), WEFTI_I(stride, stride)};
     if (more) attrs[2] = *more;
     return wefti_graph_add1(g, op, 1, &x, more ? 3 : 2, attrs);
 }
@@ -298,7 +298,7 @@ static weft_value add_op(weft_graph *g, const weft_op_def *op, weft_value x, int
 /* Adds `op` in the groups of node n. */
 static weft_value add_in_group(weft_graph *g, const weft_node *n, const weft_op_def *op,
                                weft_value x, const wefti_attr *more) {
-    return add_op(g, op, x, count_of(n), wefti_attr_int(n, "stride"), more);
+    return add_op(g, op, x, count_of(n), wefti_attr_int(n, WEFTI_AT_stride), more);
 }
 
 static weft_value sum_of_all(weft_graph *g, const weft_node *n, weft_value x) {
@@ -308,7 +308,7 @@ static weft_value sum_of_all(weft_graph *g, const weft_node *n, weft_value x) {
 static weft_status grad_all_reduce(wefti_grad *g, const weft_node *n) {
     weft_graph *b = wefti_grad_graph(g);
     weft_value sum = sum_of_all(b, n, wefti_grad_of(g, n, 0));
-    int64_t reduction = wefti_attr_int(n, "reduction");
+    int64_t reduction = wefti_attr_int(n, WEFTI_AT_reduction);
     WEFT_REQUIRE(reduction != WEFT_REDUCE_PROD, WEFT_E_NO_IMPL,
                  "all_reduce prod has no gradient: use the logarithms' sum, or stop the gradient "
                  "before it");
@@ -338,27 +338,27 @@ static weft_status grad_all_to_all(wefti_grad *g, const weft_node *n) {
     return add_dual(g, n, &weft_op_all_to_all, NULL);
 }
 static weft_status grad_broadcast(wefti_grad *g, const weft_node *n) {
-    return add_dual(g, n, &weft_op_reduce, &WEFTI_I("root", wefti_attr_int(n, "root")));
+    return add_dual(g, n, &weft_op_reduce, &WEFTI_I(root, wefti_attr_int(n, WEFTI_AT_root)));
 }
 static weft_status grad_reduce(wefti_grad *g, const weft_node *n) {
-    return add_dual(g, n, &weft_op_broadcast, &WEFTI_I("root", wefti_attr_int(n, "root")));
+    return add_dual(g, n, &weft_op_broadcast, &WEFTI_I(root, wefti_attr_int(n, WEFTI_AT_root)));
 }
 static weft_status grad_permute(wefti_grad *g, const weft_node *n) {
-    const wefti_table *from = wefti_attr_table(n, "from");
+    const wefti_table *from = wefti_attr_table(n, WEFTI_AT_from);
     int64_t to[GROUP_MOST];
     invert(from, to);
-    return add_dual(g, n, &weft_op_permute, &WEFTI_T("from", from->count, to));
+    return add_dual(g, n, &weft_op_permute, &WEFTI_T(from, from->count, to));
 }
 
 /* ---- definitions ---- */
 
-#define GROUP_ATTRS WEFTI_I("count", 1), WEFTI_I("stride", 1)
+#define GROUP_ATTRS WEFTI_I(count, 1), WEFTI_I(stride, 1)
 static const wefti_attr attrs_group[] = {GROUP_ATTRS, {0}};
 static const wefti_attr attrs_all_reduce[] = {
-    GROUP_ATTRS, WEFTI_I("reduction", WEFT_REDUCE_SUM), {0}};
-static const wefti_attr attrs_root[] = {GROUP_ATTRS, WEFTI_I("root", 0), {0}};
+    GROUP_ATTRS, WEFTI_I(reduction, WEFT_REDUCE_SUM), {0}};
+static const wefti_attr attrs_root[] = {GROUP_ATTRS, WEFTI_I(root, 0), {0}};
 static const int64_t itself[] = {0};
-static const wefti_attr attrs_permute[] = {GROUP_ATTRS, WEFTI_T("from", 1, itself), {0}};
+static const wefti_attr attrs_permute[] = {GROUP_ATTRS, WEFTI_T(from, 1, itself), {0}};
 
 /* Groups of one. The tests in tests/program run larger groups on several devices. */
 static const wefti_op_case cases_group[] = {CASE(NULL, "f32[4,3]"), CASE(NULL, "bf16[2]"),
@@ -373,18 +373,9 @@ static const wefti_op_case cases_all_reduce[] = {
 
 #define GROUP_OP(name_, infer_, attrs_, cases_)                                                    \
     const weft_op_def weft_op_##name_ = {                                                          \
-        .name = #name_,                                                                            \
-        .min_inputs = 1,                                                                           \
-        .max_inputs = 1,                                                                           \
-        .flags = WEFTI_OP_GROUP,                                                                   \
-        .attrs = attrs_,                                                                           \
-        .infer = infer_,                                                                           \
-        .grad = grad_##name_,                                                                      \
-        .split = split_not,                                                                        \
-        .cost = cost,                                                                              \
-        .reference = alone,                                                                        \
-        .cases = cases_,                                                                           \
-        .lower = lower_##name_,                                                                    \
+        WEFTI_OP_NAME(name_), .min_inputs = 1,    .max_inputs = 1,      .flags = WEFTI_OP_GROUP,   \
+        .attrs = attrs_,      .infer = infer_,    .grad = grad_##name_, .split = split_not,        \
+        .cost = cost,         .reference = alone, .cases = cases_,      .lower = lower_##name_,    \
     };
 GROUP_OP(all_reduce, infer_all_reduce, attrs_all_reduce, cases_all_reduce)
 GROUP_OP(all_gather, infer_all_gather, attrs_group, cases_group)
@@ -399,7 +390,7 @@ GROUP_OP(permute, infer_permute, attrs_permute, cases_permute)
 weft_value weft_graph_all_reduce(weft_graph *g, weft_value x, weft_ranks group,
                                  weft_reduction reduction) {
     return add_op(g, &weft_op_all_reduce, x, group.count, group.stride,
-                  &WEFTI_I("reduction", reduction));
+                  &WEFTI_I(reduction, reduction));
 }
 weft_value weft_graph_all_gather(weft_graph *g, weft_value x, weft_ranks group) {
     return add_op(g, &weft_op_all_gather, x, group.count, group.stride, NULL);
@@ -408,17 +399,16 @@ weft_value weft_graph_reduce_scatter(weft_graph *g, weft_value x, weft_ranks gro
     return add_op(g, &weft_op_reduce_scatter, x, group.count, group.stride, NULL);
 }
 weft_value weft_graph_broadcast(weft_graph *g, weft_value x, weft_ranks group, int root) {
-    return add_op(g, &weft_op_broadcast, x, group.count, group.stride, &WEFTI_I("root", root));
+    return add_op(g, &weft_op_broadcast, x, group.count, group.stride, &WEFTI_I(root, root));
 }
 weft_value weft_graph_reduce(weft_graph *g, weft_value x, weft_ranks group, int root) {
-    return add_op(g, &weft_op_reduce, x, group.count, group.stride, &WEFTI_I("root", root));
+    return add_op(g, &weft_op_reduce, x, group.count, group.stride, &WEFTI_I(root, root));
 }
 weft_value weft_graph_permute(weft_graph *g, weft_value x, weft_ranks group, const int *from) {
     int64_t table[GROUP_MOST];
     int count = group.count > GROUP_MOST || !from ? 0 : group.count;
     for (int m = 0; m < count; m++) table[m] = from[m];
-    return add_op(g, &weft_op_permute, x, group.count, group.stride,
-                  &WEFTI_T("from", count, table));
+    return add_op(g, &weft_op_permute, x, group.count, group.stride, &WEFTI_T(from, count, table));
 }
 weft_value weft_graph_send(weft_graph *g, weft_value x, weft_ranks group, int from, int to) {
     int table[GROUP_MOST];

@@ -23,11 +23,11 @@ typedef struct conv_problem {
 
 static conv_problem problem_of(const weft_node *n, const weft_desc *x, const weft_desc *w,
                                const weft_desc *y) {
-    const wefti_ints *stride = wefti_attr_ints(n, "stride");
-    const wefti_ints *padding = wefti_attr_ints(n, "padding");
-    const wefti_ints *dilation = wefti_attr_ints(n, "dilation");
+    const wefti_ints *stride = wefti_attr_ints(n, WEFTI_AT_stride);
+    const wefti_ints *padding = wefti_attr_ints(n, WEFTI_AT_padding);
+    const wefti_ints *dilation = wefti_attr_ints(n, WEFTI_AT_dilation);
     conv_problem p = {
-        .groups = wefti_attr_int(n, "groups"), .batch = x->shape[0], .in = w->shape[1]};
+        .groups = wefti_attr_int(n, WEFTI_AT_groups), .batch = x->shape[0], .in = w->shape[1]};
     p.out = w->shape[0] / p.groups;
     int missing = SPATIAL + 2 - x->rank;
     for (int s = 0; s < SPATIAL; s++) {
@@ -101,20 +101,20 @@ static void add_products(const conv_problem *p, const terms *t) {
 /* ---- shapes ---- */
 
 static weft_status check_window(const weft_node *n, int spatial) {
-    const char *const names[] = {"stride", "padding", "dilation"};
+    const wefti_attr_id ids[] = {WEFTI_AT_stride, WEFTI_AT_padding, WEFTI_AT_dilation};
     for (int k = 0; k < 3; k++) {
-        const wefti_ints *v = wefti_attr_ints(n, names[k]);
+        const wefti_ints *v = wefti_attr_ints(n, ids[k]);
         WEFT_REQUIRE(v->count == spatial, WEFT_E_SHAPE,
-                     "%s: %s has %d sizes for %d spatial dimensions", n->op->name, names[k],
-                     v->count, spatial);
+                     "%s: %s has %d sizes for %d spatial dimensions", n->op->name,
+                     wefti_attr_name(ids[k]), v->count, spatial);
         for (int s = 0; s < spatial; s++)
             WEFT_REQUIRE(v->v[s] >= (k == 1 ? 0 : 1) && v->v[s] < INT32_MAX, WEFT_E_ARG,
                          "%s: %s %lld in spatial dimension %d; it must be at least %d", n->op->name,
-                         names[k], (long long)v->v[s], s, k == 1 ? 0 : 1);
+                         wefti_attr_name(ids[k]), (long long)v->v[s], s, k == 1 ? 0 : 1);
     }
-    WEFT_REQUIRE(wefti_attr_int(n, "groups") >= 1, WEFT_E_ARG,
+    WEFT_REQUIRE(wefti_attr_int(n, WEFTI_AT_groups) >= 1, WEFT_E_ARG,
                  "%s: %lld groups; there must be 1 or more", n->op->name,
-                 (long long)wefti_attr_int(n, "groups"));
+                 (long long)wefti_attr_int(n, WEFTI_AT_groups));
     return WEFT_OK;
 }
 
@@ -127,7 +127,7 @@ static weft_status forward_shape(const weft_node *n, const weft_desc *x, const w
         "%s: x is %s and the weight is %s; both need 4 dimensions (2 spatial) or 5 (3 spatial)",
         n->op->name, TEXT(x), TEXT(w));
     WEFT_TRY(check_window(n, spatial));
-    int64_t groups = wefti_attr_int(n, "groups");
+    int64_t groups = wefti_attr_int(n, WEFTI_AT_groups);
     WEFT_REQUIRE(
         w->shape[0] % groups == 0 && x->shape[1] % groups == 0 &&
             w->shape[1] == x->shape[1] / groups,
@@ -139,15 +139,15 @@ static weft_status forward_shape(const weft_node *n, const weft_desc *x, const w
     for (int s = 0; s < spatial; s++) {
         WEFT_REQUIRE(w->shape[2 + s] >= 1 && w->shape[2 + s] < INT32_MAX, WEFT_E_SHAPE,
                      "%s: the kernel of the weight %s is empty or too large", n->op->name, TEXT(w));
-        int64_t padded = x->shape[2 + s] + 2 * wefti_attr_ints(n, "padding")->v[s];
-        int64_t window = wefti_attr_ints(n, "dilation")->v[s] * (w->shape[2 + s] - 1) + 1;
+        int64_t padded = x->shape[2 + s] + 2 * wefti_attr_ints(n, WEFTI_AT_padding)->v[s];
+        int64_t window = wefti_attr_ints(n, WEFTI_AT_dilation)->v[s] * (w->shape[2 + s] - 1) + 1;
         WEFT_REQUIRE(
             w->shape[2 + s] >= 1 && padded >= window, WEFT_E_SHAPE,
             "%s: x %s with padding %lld in spatial dimension %d is smaller than the window of %s, "
             "%lld",
-            n->op->name, TEXT(x), (long long)wefti_attr_ints(n, "padding")->v[s], s, TEXT(w),
+            n->op->name, TEXT(x), (long long)wefti_attr_ints(n, WEFTI_AT_padding)->v[s], s, TEXT(w),
             (long long)window);
-        y.shape[2 + s] = (padded - window) / wefti_attr_ints(n, "stride")->v[s] + 1;
+        y.shape[2 + s] = (padded - window) / wefti_attr_ints(n, WEFTI_AT_stride)->v[s] + 1;
     }
     *out = y;
     return WEFT_OK;
@@ -197,7 +197,7 @@ static weft_status infer_grad_input(const weft_node *n, weft_desc *out, int *out
     (void)out_count;
     const weft_desc *dy = wefti_in(n, 0), *w = wefti_in(n, 1);
     weft_desc dx;
-    WEFT_TRY(wefti_op_desc_of_attr(n, "in_shape", wefti_op_result_dtype(n, 0), &dx));
+    WEFT_TRY(wefti_op_desc_of_attr(n, WEFTI_AT_in_shape, wefti_op_result_dtype(n, 0), &dx));
     WEFT_TRY(check_dy(n, &dx, w, dy));
     *out = dx;
     return WEFT_OK;
@@ -206,8 +206,8 @@ static weft_status infer_grad_input(const weft_node *n, weft_desc *out, int *out
 static weft_status infer_grad_weight(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     const weft_desc *x = wefti_in(n, 0), *dy = wefti_in(n, 1);
-    const wefti_ints *kernel = wefti_attr_ints(n, "kernel");
-    int64_t groups = wefti_attr_int(n, "groups");
+    const wefti_ints *kernel = wefti_attr_ints(n, WEFTI_AT_kernel);
+    int64_t groups = wefti_attr_int(n, WEFTI_AT_groups);
     WEFT_REQUIRE(
         x->rank == dy->rank && x->rank == kernel->count + 2 && groups >= 1, WEFT_E_SHAPE,
         "conv_grad_weight: x is %s, dy is %s, with a kernel of %d dimensions and %lld groups",
@@ -228,17 +228,17 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     weft_graph *b = wefti_grad_graph(g);
     const weft_desc *x = wefti_in(n, 0), *w = wefti_in(n, 1), *bias = wefti_in(n, 2);
     weft_value dy = wefti_grad_of(g, n, 0);
-    wefti_attr attrs[] = {WEFTI_N("stride", *wefti_attr_ints(n, "stride")),
-                          WEFTI_N("padding", *wefti_attr_ints(n, "padding")),
-                          WEFTI_N("dilation", *wefti_attr_ints(n, "dilation")),
-                          WEFTI_I("groups", wefti_attr_int(n, "groups")),
-                          WEFTI_N("in_shape", wefti_op_shape_ints(x))};
+    wefti_attr attrs[] = {WEFTI_N(stride, *wefti_attr_ints(n, WEFTI_AT_stride)),
+                          WEFTI_N(padding, *wefti_attr_ints(n, WEFTI_AT_padding)),
+                          WEFTI_N(dilation, *wefti_attr_ints(n, WEFTI_AT_dilation)),
+                          WEFTI_I(groups, wefti_attr_int(n, WEFTI_AT_groups)),
+                          WEFTI_N(in_shape, wefti_op_shape_ints(x))};
     if (wefti_grad_wanted(g, n, 0))
         wefti_grad_add_reduced(g, n, 0,
                                wefti_graph_add1(b, &weft_op_conv_grad_input, 2,
                                                 (weft_value[]){dy, wefti_grad_in(g, n, 1)}, 5,
                                                 attrs));
-    attrs[4] = WEFTI_N("kernel", wefti_op_ints(w->rank - 2, w->shape + 2));
+    attrs[4] = WEFTI_N(kernel, wefti_op_ints(w->rank - 2, w->shape + 2));
     if (wefti_grad_wanted(g, n, 1))
         wefti_grad_add_reduced(g, n, 1,
                                wefti_graph_add1(b, &weft_op_conv_grad_weight, 2,
@@ -269,19 +269,19 @@ static void rule(const weft_node *n, const weft_desc *x, const weft_desc *w, con
                  wefti_split_rule *r, roles of) {
     wefti_factor_kind batch = of.w_out ? WEFTI_FACTOR_SUM : WEFTI_FACTOR_FREE;
     of.x[0] = of.y[0] = wefti_op_factor(r, "batch", -1, x->shape[0], batch);
-    if (wefti_attr_int(n, "groups") == 1) {
+    if (wefti_attr_int(n, WEFTI_AT_groups) == 1) {
         of.x[1] = of.w[1] = wefti_op_factor(r, "in", -1, w->shape[1],
                                             of.y_out ? WEFTI_FACTOR_SUM : WEFTI_FACTOR_FREE);
         of.w[0] = of.y[1] = wefti_op_factor(r, "out", -1, w->shape[0],
                                             of.x_out ? WEFTI_FACTOR_SUM : WEFTI_FACTOR_FREE);
     } else {
         of.x[1] = of.w[0] = of.y[1] =
-            wefti_op_factor(r, "groups", -1, wefti_attr_int(n, "groups"), WEFTI_FACTOR_FREE);
+            wefti_op_factor(r, "groups", -1, wefti_attr_int(n, WEFTI_AT_groups), WEFTI_FACTOR_FREE);
         of.w[1] = wefti_op_factor(r, "in", -1, w->shape[1], WEFTI_FACTOR_WHOLE);
     }
     for (int d = 2; d < x->rank; d++) {
-        bool single = w->shape[d] == 1 && wefti_attr_ints(n, "stride")->v[d - 2] == 1 &&
-                      wefti_attr_ints(n, "padding")->v[d - 2] == 0;
+        bool single = w->shape[d] == 1 && wefti_attr_ints(n, WEFTI_AT_stride)->v[d - 2] == 1 &&
+                      wefti_attr_ints(n, WEFTI_AT_padding)->v[d - 2] == 0;
         of.x[d] = of.y[d] =
             wefti_op_factor(r, "s", d - 2, y->shape[d], single ? batch : WEFTI_FACTOR_HALO);
         of.w[d] = wefti_op_factor(r, "k", d - 2, w->shape[d], WEFTI_FACTOR_WHOLE);
@@ -315,9 +315,9 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *rule_,
     (void)begins;
     for (int f = 0; f < rule_->factors; f++)
         if (!strcmp(rule_->factor[f].name, "groups"))
-            wefti_op_attr(n, attrs, "groups")->i = sizes[f];
+            wefti_op_attr(n, attrs, WEFTI_AT_groups)->i = sizes[f];
     if (n->op == &weft_op_conv_grad_input)
-        wefti_op_localize_shape(n, rule_, sizes, attrs, "in_shape");
+        wefti_op_localize_shape(n, rule_, sizes, attrs, WEFTI_AT_in_shape);
     return WEFT_OK;
 }
 
@@ -332,14 +332,16 @@ typedef struct space {
 
 static space space_of(const wefti_lowering *c, const weft_node *n, const weft_desc *x,
                       const weft_desc *w, const weft_desc *y, const int8_t *factors) {
-    space s = {.dims = x->rank - 2, .padding = WEFTI_N("padding", *wefti_attr_ints(n, "padding"))};
+    space s = {.dims = x->rank - 2,
+               .padding = WEFTI_N(padding, *wefti_attr_ints(n, WEFTI_AT_padding))};
     for (int d = 0; d < s.dims; d++) {
-        int64_t dilation = wefti_attr_ints(n, "dilation")->v[d];
+        int64_t dilation = wefti_attr_ints(n, WEFTI_AT_dilation)->v[d];
         int factor = factors[2 + d];
         bool halo = factor >= 0 && wefti_lower_rule(c)->factor[factor].kind == WEFTI_FACTOR_HALO;
-        s.window[d] = wefti_window_of(c, 2 + d, halo ? factor : -1, x->shape[2 + d],
-                                      y->shape[2 + d], dilation * (w->shape[2 + d] - 1) + 1,
-                                      wefti_attr_ints(n, "stride")->v[d], s.padding.ints.v[d]);
+        s.window[d] =
+            wefti_window_of(c, 2 + d, halo ? factor : -1, x->shape[2 + d], y->shape[2 + d],
+                            dilation * (w->shape[2 + d] - 1) + 1,
+                            wefti_attr_ints(n, WEFTI_AT_stride)->v[d], s.padding.ints.v[d]);
         if (wefti_window_split(&s.window[d])) s.padding.ints.v[d] = 0;
     }
     return s;
@@ -402,7 +404,7 @@ static weft_status lower_grad_input(wefti_lowering *c, const weft_node *n) {
         s.nothing = s.nothing || reached.end == reached.begin;
     }
     if (!s.nothing) {
-        wefti_attr attrs[] = {s.padding, WEFTI_N("in_shape", wefti_op_shape_ints(&around))};
+        wefti_attr attrs[] = {s.padding, WEFTI_N(in_shape, wefti_op_shape_ints(&around))};
         wefti_lower_same(c, in, 2, attrs, &out);
         for (int d = 0; d < s.dims; d++) {
             const wefti_window *w = &s.window[d];
@@ -496,15 +498,15 @@ static weft_status reference_grad_weight(const weft_node *n, const wefti_random 
 /* ---- tables ---- */
 
 #define WINDOW_2D                                                                                  \
-    ATTR_INTS("stride", 2, {1, 1}), ATTR_INTS("padding", 2, {0, 0}),                               \
-        ATTR_INTS("dilation", 2, {1, 1}), WEFTI_I("groups", 1)
+    ATTR_INTS(stride, 2, {1, 1}), ATTR_INTS(padding, 2, {0, 0}), ATTR_INTS(dilation, 2, {1, 1}),   \
+        WEFTI_I(groups, 1)
 #define WINDOW_3D                                                                                  \
-    ATTR_INTS("stride", 3, {1, 1, 1}), ATTR_INTS("padding", 3, {0, 0, 0}),                         \
-        ATTR_INTS("dilation", 3, {1, 1, 1}), WEFTI_I("groups", 1)
+    ATTR_INTS(stride, 3, {1, 1, 1}), ATTR_INTS(padding, 3, {0, 0, 0}),                             \
+        ATTR_INTS(dilation, 3, {1, 1, 1}), WEFTI_I(groups, 1)
 static const wefti_attr attrs_2d[] = {WINDOW_2D, {0}};
 static const wefti_attr attrs_3d[] = {WINDOW_3D, {0}};
-static const wefti_attr attrs_grad_input[] = {WINDOW_2D, ATTR_INTS("in_shape", 0, {0}), {0}};
-static const wefti_attr attrs_grad_weight[] = {WINDOW_2D, ATTR_INTS("kernel", 0, {0}), {0}};
+static const wefti_attr attrs_grad_input[] = {WINDOW_2D, ATTR_INTS(in_shape, 0, {0}), {0}};
+static const wefti_attr attrs_grad_weight[] = {WINDOW_2D, ATTR_INTS(kernel, 0, {0}), {0}};
 
 static const wefti_op_case cases_2d[] = {
     CASE(NULL, "f32[2,3,5,4]", "f32[4,3,3,2]", "f32[4]"),
@@ -539,47 +541,31 @@ static const wefti_op_case cases_grad_weight[] = {
 /* ---- definitions ---- */
 
 const weft_op_def weft_op_conv2d = {
-    .name = "conv2d",
-    .min_inputs = 2,
-    .max_inputs = 3,
-    .family = WEFTI_FAMILY_PRODUCT,
-    .weights = 1u << 1,
-    .work = WEFTI_WORK_PRODUCT,
-    .attrs = attrs_2d,
-    .infer = infer_conv2d,
-    .grad = grad,
-    .split = split,
-    .localize = localize,
-    .cost = cost,
-    .reference = reference,
-    .cases = cases_2d,
-    .lower = lower,
-    .lowers = 1u << WEFTI_FACTOR_HALO,
+    WEFTI_OP_NAME(conv2d),  .min_inputs = 2,
+    .max_inputs = 3,        .family = WEFTI_FAMILY_PRODUCT,
+    .weights = 1u << 1,     .work = WEFTI_WORK_PRODUCT,
+    .attrs = attrs_2d,      .infer = infer_conv2d,
+    .grad = grad,           .split = split,
+    .localize = localize,   .cost = cost,
+    .reference = reference, .cases = cases_2d,
+    .lower = lower,         .lowers = 1u << WEFTI_FACTOR_HALO,
     .exchanged = exchanged,
 };
 
 const weft_op_def weft_op_conv3d = {
-    .name = "conv3d",
-    .min_inputs = 2,
-    .max_inputs = 3,
-    .family = WEFTI_FAMILY_PRODUCT,
-    .weights = 1u << 1,
-    .work = WEFTI_WORK_PRODUCT,
-    .attrs = attrs_3d,
-    .infer = infer_conv3d,
-    .grad = grad,
-    .split = split,
-    .localize = localize,
-    .cost = cost,
-    .reference = reference,
-    .cases = cases_3d,
-    .lower = lower,
-    .lowers = 1u << WEFTI_FACTOR_HALO,
+    WEFTI_OP_NAME(conv3d),  .min_inputs = 2,
+    .max_inputs = 3,        .family = WEFTI_FAMILY_PRODUCT,
+    .weights = 1u << 1,     .work = WEFTI_WORK_PRODUCT,
+    .attrs = attrs_3d,      .infer = infer_conv3d,
+    .grad = grad,           .split = split,
+    .localize = localize,   .cost = cost,
+    .reference = reference, .cases = cases_3d,
+    .lower = lower,         .lowers = 1u << WEFTI_FACTOR_HALO,
     .exchanged = exchanged,
 };
 
 const weft_op_def weft_op_conv_grad_input = {
-    .name = "conv_grad_input",
+    WEFTI_OP_NAME(conv_grad_input),
     .min_inputs = 2,
     .max_inputs = 2,
     .work = WEFTI_WORK_PRODUCT,
@@ -597,7 +583,7 @@ const weft_op_def weft_op_conv_grad_input = {
 };
 
 const weft_op_def weft_op_conv_grad_weight = {
-    .name = "conv_grad_weight",
+    WEFTI_OP_NAME(conv_grad_weight),
     .min_inputs = 2,
     .max_inputs = 2,
     .work = WEFTI_WORK_PRODUCT,
@@ -618,10 +604,10 @@ static weft_value convolve(weft_graph *g, const weft_op_def *op, int spatial, we
                            weft_value weight, weft_value bias, const weft_conv_options *options) {
     weft_conv_options own = weft_conv_defaults();
     if (!wefti_graph_take(g, "weft_conv_options", options, &own)) return WEFT_NO_VALUE;
-    wefti_attr attrs[] = {WEFTI_N("stride", wefti_op_ints(spatial, own.stride)),
-                          WEFTI_N("padding", wefti_op_ints(spatial, own.padding)),
-                          WEFTI_N("dilation", wefti_op_ints(spatial, own.dilation)),
-                          WEFTI_I("groups", own.groups)};
+    wefti_attr attrs[] = {WEFTI_N(stride, wefti_op_ints(spatial, own.stride)),
+                          WEFTI_N(padding, wefti_op_ints(spatial, own.padding)),
+                          WEFTI_N(dilation, wefti_op_ints(spatial, own.dilation)),
+                          WEFTI_I(groups, own.groups)};
     return wefti_graph_add1(g, op, 3, (weft_value[]){x, weight, bias}, 4, attrs);
 }
 

@@ -21,7 +21,7 @@ static int64_t weight_at(const product *p, int64_t k, int64_t col) {
 }
 
 static product product_of(const weft_node *n, const weft_desc *x, const weft_desc *w) {
-    product p = {.transposed = wefti_attr_int(n, "transposed") != 0};
+    product p = {.transposed = wefti_attr_int(n, WEFTI_AT_transposed) != 0};
     p.rows = wefti_op_count(x, 0, x->rank - 1);
     p.k = x->shape[x->rank - 1];
     p.cols = p.transposed ? wefti_op_count(w, 0, w->rank - 1) : wefti_op_count(w, 1, w->rank);
@@ -30,7 +30,7 @@ static product product_of(const weft_node *n, const weft_desc *x, const weft_des
 
 /* Index in the weight's shape at which n... begins. */
 static int first_n(const weft_node *n) {
-    return wefti_attr_int(n, "transposed") ? 0 : 1;
+    return wefti_attr_int(n, WEFTI_AT_transposed) ? 0 : 1;
 }
 
 /* ---- shapes ---- */
@@ -43,7 +43,7 @@ static weft_status infer_linear(const weft_node *n, weft_desc *out, int *out_cou
     WEFT_TRY(wefti_op_check_rank(n, 0, 1, WEFT_MAX_RANK));
     WEFT_TRY(wefti_op_check_rank(n, 1, 2, WEFT_MAX_RANK));
     WEFT_TRY(wefti_op_check_mix(n, 0));
-    bool transposed = wefti_attr_int(n, "transposed") != 0;
+    bool transposed = wefti_attr_int(n, WEFTI_AT_transposed) != 0;
     int64_t k = w->shape[transposed ? w->rank - 1 : 0];
     WEFT_REQUIRE(
         x->shape[x->rank - 1] == k, WEFT_E_SHAPE,
@@ -90,7 +90,7 @@ static weft_status infer_grad_input(const weft_node *n, weft_desc *out, int *out
 static weft_status infer_grad_weight(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     const weft_desc *x = wefti_in(n, 0), *dy = wefti_in(n, 1);
-    int64_t dims = wefti_attr_int(n, "dims");
+    int64_t dims = wefti_attr_int(n, WEFTI_AT_dims);
     WEFT_TRY(wefti_op_check_float(n, 0));
     WEFT_TRY(wefti_op_check_float(n, 1));
     WEFT_TRY(wefti_op_check_mix(n, 0));
@@ -116,7 +116,7 @@ static weft_status infer_grad_weight(const weft_node *n, weft_desc *out, int *ou
 static weft_status grad(wefti_grad *g, const weft_node *n) {
     weft_graph *b = wefti_grad_graph(g);
     weft_value dy = wefti_grad_of(g, n, 0);
-    wefti_attr transposed = WEFTI_I("transposed", wefti_attr_int(n, "transposed"));
+    wefti_attr transposed = WEFTI_I(transposed, wefti_attr_int(n, WEFTI_AT_transposed));
     if (wefti_grad_wanted(g, n, 0))
         wefti_grad_add_reduced(g, n, 0,
                                wefti_graph_add1(b, &weft_op_linear_grad_input, 2,
@@ -125,9 +125,9 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     if (wefti_grad_wanted(g, n, 1))
         wefti_grad_add_reduced(
             g, n, 1,
-            wefti_graph_add1(
-                b, &weft_op_linear_grad_weight, 2, (weft_value[]){wefti_grad_in(g, n, 0), dy}, 2,
-                (wefti_attr[]){transposed, WEFTI_I("dims", wefti_in(n, 1)->rank - 1)}));
+            wefti_graph_add1(b, &weft_op_linear_grad_weight, 2,
+                             (weft_value[]){wefti_grad_in(g, n, 0), dy}, 2,
+                             (wefti_attr[]){transposed, WEFTI_I(dims, wefti_in(n, 1)->rank - 1)}));
     if (wefti_in(n, 2) && wefti_grad_wanted(g, n, 2))
         wefti_grad_add(g, n, 2, wefti_op_sum_to(b, dy, wefti_in(n, 2)));
     return WEFT_OK;
@@ -266,27 +266,21 @@ static const wefti_op_case cases_grad_weight[] = {
 
 /* ---- definitions ---- */
 
-static const wefti_attr attrs[] = {WEFTI_I("transposed", 0), {0}};
-static const wefti_attr attrs_grad_weight[] = {WEFTI_I("transposed", 0), WEFTI_I("dims", 1), {0}};
+static const wefti_attr attrs[] = {WEFTI_I(transposed, 0), {0}};
+static const wefti_attr attrs_grad_weight[] = {WEFTI_I(transposed, 0), WEFTI_I(dims, 1), {0}};
 
 const weft_op_def weft_op_linear = {
-    .name = "linear",
-    .min_inputs = 2,
-    .max_inputs = 3,
-    .family = WEFTI_FAMILY_MATRIX,
-    .weights = 1u << 1,
-    .work = WEFTI_WORK_PRODUCT,
-    .attrs = attrs,
-    .infer = infer_linear,
-    .grad = grad,
-    .split = split_linear,
-    .cost = cost_linear,
-    .reference = reference_linear,
+    WEFTI_OP_NAME(linear), .min_inputs = 2,
+    .max_inputs = 3,       .family = WEFTI_FAMILY_MATRIX,
+    .weights = 1u << 1,    .work = WEFTI_WORK_PRODUCT,
+    .attrs = attrs,        .infer = infer_linear,
+    .grad = grad,          .split = split_linear,
+    .cost = cost_linear,   .reference = reference_linear,
     .cases = cases_linear,
 };
 
 const weft_op_def weft_op_linear_grad_input = {
-    .name = "linear_grad_input",
+    WEFTI_OP_NAME(linear_grad_input),
     .min_inputs = 2,
     .max_inputs = 2,
     .work = WEFTI_WORK_PRODUCT,
@@ -300,7 +294,7 @@ const weft_op_def weft_op_linear_grad_input = {
 };
 
 const weft_op_def weft_op_linear_grad_weight = {
-    .name = "linear_grad_weight",
+    WEFTI_OP_NAME(linear_grad_weight),
     .min_inputs = 2,
     .max_inputs = 2,
     .work = WEFTI_WORK_PRODUCT,
@@ -316,5 +310,5 @@ const weft_op_def weft_op_linear_grad_weight = {
 weft_value weft_linear(weft_graph *g, weft_value x, weft_value weight, weft_value bias,
                        bool transposed) {
     return wefti_graph_add1(g, &weft_op_linear, 3, (weft_value[]){x, weight, bias}, 1,
-                            (wefti_attr[]){WEFTI_I("transposed", transposed)});
+                            (wefti_attr[]){WEFTI_I(transposed, transposed)});
 }

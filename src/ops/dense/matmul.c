@@ -24,8 +24,8 @@ static weft_desc leading(const weft_desc *d) {
 
 static matmul_product product_of(const weft_node *n, const weft_desc *c) {
     const weft_desc *a = wefti_in(n, 0), *b = wefti_in(n, 1);
-    matmul_product p = {.ta = wefti_attr_int(n, "transpose_a") != 0,
-                        .tb = wefti_attr_int(n, "transpose_b") != 0,
+    matmul_product p = {.ta = wefti_attr_int(n, WEFTI_AT_transpose_a) != 0,
+                        .tb = wefti_attr_int(n, WEFTI_AT_transpose_b) != 0,
                         .lead = leading(c)};
     weft_desc lead_a = leading(a), lead_b = leading(b);
     p.batch = weft_desc_elems(&p.lead);
@@ -40,7 +40,8 @@ static matmul_product product_of(const weft_node *n, const weft_desc *c) {
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     const weft_desc *a = wefti_in(n, 0), *b = wefti_in(n, 1);
-    bool ta = wefti_attr_int(n, "transpose_a") != 0, tb = wefti_attr_int(n, "transpose_b") != 0;
+    bool ta = wefti_attr_int(n, WEFTI_AT_transpose_a) != 0,
+         tb = wefti_attr_int(n, WEFTI_AT_transpose_b) != 0;
     for (int i = 0; i < 2; i++) {
         WEFT_TRY(wefti_op_check_float(n, i));
         WEFT_TRY(wefti_op_check_rank(n, i, 2, WEFT_MAX_RANK));
@@ -66,7 +67,8 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
 static weft_status grad(wefti_grad *g, const weft_node *n) {
     weft_graph *b = wefti_grad_graph(g);
     weft_value dc = wefti_grad_of(g, n, 0);
-    bool ta = wefti_attr_int(n, "transpose_a") != 0, tb = wefti_attr_int(n, "transpose_b") != 0;
+    bool ta = wefti_attr_int(n, WEFTI_AT_transpose_a) != 0,
+         tb = wefti_attr_int(n, WEFTI_AT_transpose_b) != 0;
     if (wefti_grad_wanted(g, n, 0)) { /* dA = dC B^T; transposed: B dC^T */
         weft_value vb = wefti_grad_in(g, n, 1);
         wefti_grad_add_reduced(
@@ -81,7 +83,8 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
 }
 
 static weft_status split(const weft_node *n, wefti_split_rule *r) {
-    bool ta = wefti_attr_int(n, "transpose_a") != 0, tb = wefti_attr_int(n, "transpose_b") != 0;
+    bool ta = wefti_attr_int(n, WEFTI_AT_transpose_a) != 0,
+         tb = wefti_attr_int(n, WEFTI_AT_transpose_b) != 0;
     static const char *const rules[2][2] = {
         {"... m k, ... k n -> ... m n", "... m k, ... n k -> ... m n"},
         {"... k m, ... k n -> ... m n", "... k m, ... n k -> ... m n"}};
@@ -114,7 +117,7 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
     return WEFT_OK;
 }
 
-static const wefti_attr attrs[] = {WEFTI_I("transpose_a", 0), WEFTI_I("transpose_b", 0), {0}};
+static const wefti_attr attrs[] = {WEFTI_I(transpose_a, 0), WEFTI_I(transpose_b, 0), {0}};
 
 static const wefti_op_case cases[] = {CASE(NULL, "f32[3,5]", "f32[5,7]"),
                                       CASE("transpose_a=1", "f32[5,3]", "f32[5,7]"),
@@ -129,18 +132,12 @@ static const wefti_op_case cases[] = {CASE(NULL, "f32[3,5]", "f32[5,7]"),
                                       CASES_END};
 
 const weft_op_def weft_op_matmul = {
-    .name = "matmul",
-    .min_inputs = 2,
-    .max_inputs = 2,
-    .family = WEFTI_FAMILY_MATRIX,
-    .weights = 3u,
-    .work = WEFTI_WORK_PRODUCT,
-    .attrs = attrs,
-    .infer = infer,
-    .grad = grad,
-    .split = split,
-    .cost = cost,
-    .reference = reference,
+    WEFTI_OP_NAME(matmul), .min_inputs = 2,
+    .max_inputs = 2,       .family = WEFTI_FAMILY_MATRIX,
+    .weights = 3u,         .work = WEFTI_WORK_PRODUCT,
+    .attrs = attrs,        .infer = infer,
+    .grad = grad,          .split = split,
+    .cost = cost,          .reference = reference,
     .cases = cases,
 };
 
@@ -148,5 +145,5 @@ weft_value weft_matmul(weft_graph *g, weft_value a, weft_value b, bool transpose
                        bool transpose_b) {
     return wefti_graph_add1(
         g, &weft_op_matmul, 2, (weft_value[]){a, b}, 2,
-        (wefti_attr[]){WEFTI_I("transpose_a", transpose_a), WEFTI_I("transpose_b", transpose_b)});
+        (wefti_attr[]){WEFTI_I(transpose_a, transpose_a), WEFTI_I(transpose_b, transpose_b)});
 }

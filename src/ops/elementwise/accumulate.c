@@ -31,7 +31,7 @@ static const wefti_op_case cases[] = {
     CASE(NULL, "f32[]", "f32[]"), CASE(NULL, "f32[0,3]", "f32[0,3]"), CASES_END};
 
 const weft_op_def weft_op_accumulate = {
-    .name = "accumulate",
+    WEFTI_OP_NAME(accumulate),
     .min_inputs = 2,
     .max_inputs = 2,
     .flags = WEFTI_OP_IN_PLACE | WEFTI_OP_ADDS,

@@ -40,7 +40,7 @@ static weft_status infer_floats(const weft_node *n, weft_desc *out, int *out_cou
 
 static weft_status infer_compare(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
-    int64_t relation = wefti_attr_int(n, "relation");
+    int64_t relation = wefti_attr_int(n, WEFTI_AT_relation);
     WEFT_REQUIRE(relation >= WEFT_EQ && relation <= WEFT_GE, WEFT_E_ARG,
                  "compare: relation %lld; it must be one of weft_relation, 0 to %d",
                  (long long)relation, WEFT_GE);
@@ -166,7 +166,7 @@ ELEMENT(where, x[0] != 0.0 ? x[1] : x[2])
 #undef ELEMENT
 
 static double element_compare(const weft_node *n, const double *x) {
-    switch (wefti_attr_int(n, "relation")) {
+    switch (wefti_attr_int(n, WEFTI_AT_relation)) {
     case WEFT_EQ:
         return x[0] == x[1];
     case WEFT_NE:
@@ -238,7 +238,7 @@ static const wefti_op_case cases_where[] = {CASE(NULL, "bool[3,5]?", "f32[3,5]",
 
 #define BINARY(name_, flags_, infer_, cases_, integer_)                                            \
     const weft_op_def weft_op_##name_ = {                                                          \
-        .name = #name_,                                                                            \
+        WEFTI_OP_NAME(name_),                                                                      \
         .min_inputs = 2,                                                                           \
         .max_inputs = 2,                                                                           \
         .flags = WEFTI_OP_ELEMENTWISE | (flags_),                                                  \
@@ -261,10 +261,10 @@ BINARY(minimum, WEFTI_OP_CHEAP, infer_numbers, cases_any, integer_minimum)
 BINARY(pow, WEFTI_OP_CHEAP, infer_floats, cases_pow, NULL)
 #undef BINARY
 
-static const wefti_attr attrs_compare[] = {WEFTI_I("relation", WEFT_EQ), {0}};
+static const wefti_attr attrs_compare[] = {WEFTI_I(relation, WEFT_EQ), {0}};
 
 const weft_op_def weft_op_compare = {
-    .name = "compare",
+    WEFTI_OP_NAME(compare),
     .min_inputs = 2,
     .max_inputs = 2,
     .flags = WEFTI_OP_ELEMENTWISE | WEFTI_OP_CHEAP,
@@ -277,7 +277,7 @@ const weft_op_def weft_op_compare = {
 };
 
 const weft_op_def weft_op_where = {
-    .name = "where",
+    WEFTI_OP_NAME(where),
     .min_inputs = 3,
     .max_inputs = 3,
     .flags = WEFTI_OP_ELEMENTWISE | WEFTI_OP_LINEAR,
@@ -291,7 +291,7 @@ const weft_op_def weft_op_where = {
 
 weft_value weft_compare(weft_graph *g, weft_value a, weft_value b, weft_relation relation) {
     return wefti_graph_add1(g, &weft_op_compare, 2, (weft_value[]){a, b}, 1,
-                            (wefti_attr[]){WEFTI_I("relation", relation)});
+                            (wefti_attr[]){WEFTI_I(relation, relation)});
 }
 
 weft_value weft_where(weft_graph *g, weft_value cond, weft_value a, weft_value b) {

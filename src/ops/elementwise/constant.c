@@ -3,9 +3,9 @@
 
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
-    int64_t dtype = wefti_attr_int(n, "dtype");
+    int64_t dtype = wefti_attr_int(n, WEFTI_AT_dtype);
     WEFT_TRY(wefti_op_check_dtype(n, dtype));
-    return wefti_op_desc_of_attr(n, "shape", (weft_dtype)dtype, out);
+    return wefti_op_desc_of_attr(n, WEFTI_AT_shape, (weft_dtype)dtype, out);
 }
 
 static weft_status split(const weft_node *n, wefti_split_rule *r) {
@@ -19,7 +19,7 @@ static weft_status split(const weft_node *n, wefti_split_rule *r) {
 static weft_status localize(const weft_node *n, const wefti_split_rule *rule, const int64_t *begins,
                             const int64_t *sizes, wefti_attr *attrs) {
     (void)begins;
-    wefti_op_localize_shape(n, rule, sizes, attrs, "shape");
+    wefti_op_localize_shape(n, rule, sizes, attrs, WEFTI_AT_shape);
     return WEFT_OK;
 }
 
@@ -32,25 +32,19 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
     (void)random;
     (void)in;
     int64_t count = weft_desc_elems(wefti_out(n, 0));
-    double value = wefti_attr_float(n, "value");
+    double value = wefti_attr_float(n, WEFTI_AT_value);
     for (int64_t i = 0; i < count; i++) out[0][i] = value;
     return WEFT_OK;
 }
 
 static const wefti_attr attrs[] = {
-    WEFTI_I("dtype", WEFT_F32), ATTR_INTS("shape", 0, {0}), WEFTI_F("value", 0.0), {0}};
+    WEFTI_I(dtype, WEFT_F32), ATTR_INTS(shape, 0, {0}), WEFTI_F(value, 0.0), {0}};
 
 static const wefti_op_case cases[] = {{{NULL}, "shape=(2,3) value=1.5"}, {{NULL}, NULL}};
 
 const weft_op_def weft_op_constant = {
-    .name = "constant",
-    .flags = WEFTI_OP_CHEAP,
-    .attrs = attrs,
-    .infer = infer,
-    .split = split,
-    .localize = localize,
-    .cost = cost,
-    .reference = reference,
+    WEFTI_OP_NAME(constant), .flags = WEFTI_OP_CHEAP, .attrs = attrs, .infer = infer,
+    .split = split,          .localize = localize,    .cost = cost,   .reference = reference,
     .cases = cases,
 };
 
@@ -61,7 +55,7 @@ weft_value weft_constant(weft_graph *g, weft_desc desc, double value) {
         return WEFT_NO_VALUE;
     }
     return wefti_graph_add1(g, &weft_op_constant, 0, NULL, 3,
-                            (wefti_attr[]){WEFTI_I("dtype", desc.dtype),
-                                           WEFTI_N("shape", wefti_op_shape_ints(&desc)),
-                                           WEFTI_F("value", value)});
+                            (wefti_attr[]){WEFTI_I(dtype, desc.dtype),
+                                           WEFTI_N(shape, wefti_op_shape_ints(&desc)),
+                                           WEFTI_F(value, value)});
 }

@@ -10,7 +10,7 @@
 
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
-    double rate = wefti_attr_float(n, "rate");
+    double rate = wefti_attr_float(n, WEFTI_AT_rate);
     WEFT_REQUIRE(rate >= 0.0 && rate < 1.0, WEFT_E_ARG,
                  "dropout: the rate is %g; it must be in [0, 1)", rate);
     WEFT_TRY(wefti_op_check_float(n, 0));
@@ -24,10 +24,10 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     wefti_grad_add(
         g, n, 0,
         wefti_graph_add1(wefti_grad_graph(g), &weft_op_dropout, 1, &dy, 4,
-                         (wefti_attr[]){WEFTI_F("rate", wefti_attr_float(n, "rate")),
-                                        WEFTI_I("stream", n->stream),
-                                        WEFTI_N("whole", *wefti_attr_ints(n, "whole")),
-                                        WEFTI_N("begin", *wefti_attr_ints(n, "begin"))}));
+                         (wefti_attr[]){WEFTI_F(rate, wefti_attr_float(n, WEFTI_AT_rate)),
+                                        WEFTI_I(stream, n->stream),
+                                        WEFTI_N(whole, *wefti_attr_ints(n, WEFTI_AT_whole)),
+                                        WEFTI_N(begin, *wefti_attr_ints(n, WEFTI_AT_begin))}));
     return WEFT_OK;
 }
 
@@ -44,7 +44,7 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *rule, co
 static weft_status reference(const weft_node *n, const wefti_random *random,
                              const double *const *in, double *const *out) {
     const weft_desc *x = wefti_in(n, 0);
-    double rate = wefti_attr_float(n, "rate");
+    double rate = wefti_attr_float(n, WEFTI_AT_rate);
     uint64_t stream = wefti_random_stream(random, n);
     int64_t count = weft_desc_elems(x), strides[WEFT_MAX_RANK];
     int64_t first = wefti_random_place(random, n, x, strides);
@@ -56,10 +56,10 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
     return WEFT_OK;
 }
 
-static const wefti_attr attrs[] = {WEFTI_F("rate", 0.5),
-                                   WEFTI_I("stream", -1), /* -1: the stream of the node */
-                                   ATTR_INTS("whole", 0, {0}),
-                                   ATTR_INTS("begin", 0, {0}),
+static const wefti_attr attrs[] = {WEFTI_F(rate, 0.5),
+                                   WEFTI_I(stream, -1), /* -1: the stream of the node */
+                                   ATTR_INTS(whole, 0, {0}),
+                                   ATTR_INTS(begin, 0, {0}),
                                    {0}};
 
 static const wefti_op_case cases[] = {CASE("rate=0.3", "f32[7,11]"),
@@ -70,7 +70,7 @@ static const wefti_op_case cases[] = {CASE("rate=0.3", "f32[7,11]"),
                                       CASES_END};
 
 const weft_op_def weft_op_dropout = {
-    .name = "dropout",
+    WEFTI_OP_NAME(dropout),
     .min_inputs = 1,
     .max_inputs = 1,
     .flags = WEFTI_OP_RANDOM | WEFTI_OP_ELEMENTWISE | WEFTI_OP_CHEAP | WEFTI_OP_LINEAR,
@@ -85,5 +85,5 @@ const weft_op_def weft_op_dropout = {
 
 weft_value weft_dropout(weft_graph *g, weft_value x, double rate) {
     if (rate == 0.0) return x;
-    return wefti_graph_add1(g, &weft_op_dropout, 1, &x, 1, (wefti_attr[]){WEFTI_F("rate", rate)});
+    return wefti_graph_add1(g, &weft_op_dropout, 1, &x, 1, (wefti_attr[]){WEFTI_F(rate, rate)});
 }

@@ -36,7 +36,7 @@ static weft_status infer_number(const weft_node *n, weft_desc *out, int *out_cou
 }
 
 static weft_status infer_clip(const weft_node *n, weft_desc *out, int *out_count) {
-    double low = wefti_attr_float(n, "low"), high = wefti_attr_float(n, "high");
+    double low = wefti_attr_float(n, WEFTI_AT_low), high = wefti_attr_float(n, WEFTI_AT_high);
     WEFT_REQUIRE(low <= high, WEFT_E_ARG, "%s: the bounds [%g, %g]: low must not exceed high",
                  n->op->name, low, high);
     return infer_float(n, out, out_count);
@@ -44,7 +44,7 @@ static weft_status infer_clip(const weft_node *n, weft_desc *out, int *out_count
 
 static weft_status infer_cast(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
-    int64_t dtype = wefti_attr_int(n, "dtype");
+    int64_t dtype = wefti_attr_int(n, WEFTI_AT_dtype);
     WEFT_TRY(wefti_op_check_dtype(n, dtype));
     *out = wefti_op_retyped(wefti_in(n, 0), (weft_dtype)dtype);
     return WEFT_OK;
@@ -92,11 +92,11 @@ GRAD(gelu_erf, wefti_op_add2(b, &weft_op_gelu_erf_grad, X, dy))
 GRAD(silu, wefti_op_add2(b, &weft_op_silu_grad, X, dy))
 GRAD(abs, weft_mul(b, dy, wefti_op_add1(b, &weft_op_sign, X)))
 GRAD(square, weft_scale(b, weft_mul(b, dy, X), 2.0))
-GRAD(scale, weft_scale(b, dy, wefti_attr_float(n, "factor")))
+GRAD(scale, weft_scale(b, dy, wefti_attr_float(n, WEFTI_AT_factor)))
 GRAD(shift, dy)
 GRAD(clip, wefti_graph_add1(b, &weft_op_clip_grad, 2, (weft_value[]){X, dy}, 2,
-                            (wefti_attr[]){WEFTI_F("low", wefti_attr_float(n, "low")),
-                                           WEFTI_F("high", wefti_attr_float(n, "high"))}))
+                            (wefti_attr[]){WEFTI_F(low, wefti_attr_float(n, WEFTI_AT_low)),
+                                           WEFTI_F(high, wefti_attr_float(n, WEFTI_AT_high))}))
 #undef X
 #undef Y
 #undef GRAD
@@ -160,9 +160,9 @@ ELEMENT(silu, x[0] * sigmoid(x[0]))
 ELEMENT(abs, fabs(x[0]))
 ELEMENT(sign, x[0] > 0.0 ? 1.0 : x[0] < 0.0 ? -1.0 : x[0]) /* NaN stays NaN */
 ELEMENT(square, x[0] * x[0])
-ELEMENT(scale, x[0] * wefti_attr_float(n, "factor"))
-ELEMENT(shift, x[0] + wefti_attr_float(n, "term"))
-ELEMENT(cast, cast((weft_dtype)wefti_attr_int(n, "dtype"), x[0]))
+ELEMENT(scale, x[0] * wefti_attr_float(n, WEFTI_AT_factor))
+ELEMENT(shift, x[0] + wefti_attr_float(n, WEFTI_AT_term))
+ELEMENT(cast, cast((weft_dtype)wefti_attr_int(n, WEFTI_AT_dtype), x[0]))
 ELEMENT(tanh_grad, x[1] * (1.0 - x[0] * x[0]))
 ELEMENT(sigmoid_grad, x[1] * x[0] * (1.0 - x[0]))
 ELEMENT(relu_grad, x[0] <= 0.0 ? 0.0 : x[1]) /* where y is NaN, dx = dy */
@@ -172,12 +172,12 @@ ELEMENT(silu_grad, x[1] * silu_slope(x[0]))
 #undef ELEMENT
 
 static double element_clip(const weft_node *n, const double *x) {
-    double low = wefti_attr_float(n, "low"), high = wefti_attr_float(n, "high");
+    double low = wefti_attr_float(n, WEFTI_AT_low), high = wefti_attr_float(n, WEFTI_AT_high);
     return x[0] < low ? low : x[0] > high ? high : x[0];
 }
 
 static double element_clip_grad(const weft_node *n, const double *x) {
-    double low = wefti_attr_float(n, "low"), high = wefti_attr_float(n, "high");
+    double low = wefti_attr_float(n, WEFTI_AT_low), high = wefti_attr_float(n, WEFTI_AT_high);
     return x[0] >= low && x[0] <= high ? x[1] : 0.0;
 }
 
@@ -237,23 +237,18 @@ static const wefti_op_case cases_clip_grad[] = {CASE("low=-0.5 high=0.75", "f32[
 /* ---- definitions ---- */
 
 static const wefti_attr attrs_none[] = {{0}};
-static const wefti_attr attrs_clip[] = {WEFTI_F("low", 0.0), WEFTI_F("high", 1.0), {0}};
-static const wefti_attr attrs_scale[] = {WEFTI_F("factor", 1.0), {0}};
-static const wefti_attr attrs_shift[] = {WEFTI_F("term", 0.0), {0}};
-static const wefti_attr attrs_cast[] = {WEFTI_I("dtype", WEFT_F32), {0}};
+static const wefti_attr attrs_clip[] = {WEFTI_F(low, 0.0), WEFTI_F(high, 1.0), {0}};
+static const wefti_attr attrs_scale[] = {WEFTI_F(factor, 1.0), {0}};
+static const wefti_attr attrs_shift[] = {WEFTI_F(term, 0.0), {0}};
+static const wefti_attr attrs_cast[] = {WEFTI_I(dtype, WEFT_F32), {0}};
 
 #define UNARY(name_, flags_, attrs_, infer_, grad_, cases_, integer_)                              \
     const weft_op_def weft_op_##name_ = {                                                          \
-        .name = #name_,                                                                            \
-        .min_inputs = 1,                                                                           \
-        .max_inputs = 1,                                                                           \
-        .flags = WEFTI_OP_ELEMENTWISE | (flags_),                                                  \
-        .attrs = attrs_,                                                                           \
-        .infer = infer_,                                                                           \
-        .grad = grad_,                                                                             \
-        .split = wefti_op_split_elementwise,                                                       \
-        .cases = cases_,                                                                           \
-        .element = element_##name_,                                                                \
+        WEFTI_OP_NAME(name_),  .min_inputs = 1,                                                    \
+        .max_inputs = 1,       .flags = WEFTI_OP_ELEMENTWISE | (flags_),                           \
+        .attrs = attrs_,       .infer = infer_,                                                    \
+        .grad = grad_,         .split = wefti_op_split_elementwise,                                \
+        .cases = cases_,       .element = element_##name_,                                         \
         .integer = (integer_),                                                                     \
     };
 UNARY(neg, WEFTI_OP_CHEAP | WEFTI_OP_LINEAR, attrs_none, infer_number, grad_neg, cases_any,
@@ -281,7 +276,7 @@ UNARY(cast, WEFTI_OP_CHEAP | WEFTI_OP_LINEAR | WEFTI_OP_CONVERTS, attrs_cast, in
 
 #define GRADIENT(name_, attrs_, cases_)                                                            \
     const weft_op_def weft_op_##name_ = {                                                          \
-        .name = #name_,                                                                            \
+        WEFTI_OP_NAME(name_),                                                                      \
         .min_inputs = 2,                                                                           \
         .max_inputs = 2,                                                                           \
         .flags = WEFTI_OP_ELEMENTWISE | WEFTI_OP_GRADIENT,                                         \
@@ -319,20 +314,20 @@ BUILDER(silu)
 
 weft_value weft_clip(weft_graph *g, weft_value x, double low, double high) {
     return wefti_graph_add1(g, &weft_op_clip, 1, &x, 2,
-                            (wefti_attr[]){WEFTI_F("low", low), WEFTI_F("high", high)});
+                            (wefti_attr[]){WEFTI_F(low, low), WEFTI_F(high, high)});
 }
 
 weft_value weft_scale(weft_graph *g, weft_value x, double factor) {
     if (factor == 1.0) return x;
-    return wefti_graph_add1(g, &weft_op_scale, 1, &x, 1, (wefti_attr[]){WEFTI_F("factor", factor)});
+    return wefti_graph_add1(g, &weft_op_scale, 1, &x, 1, (wefti_attr[]){WEFTI_F(factor, factor)});
 }
 
 weft_value weft_shift(weft_graph *g, weft_value x, double term) {
     if (term == 0.0) return x;
-    return wefti_graph_add1(g, &weft_op_shift, 1, &x, 1, (wefti_attr[]){WEFTI_F("term", term)});
+    return wefti_graph_add1(g, &weft_op_shift, 1, &x, 1, (wefti_attr[]){WEFTI_F(term, term)});
 }
 
 weft_value weft_cast(weft_graph *g, weft_value x, weft_dtype dtype) {
     if (weft_value_desc(g, x).rank >= 0 && weft_value_desc(g, x).dtype == dtype) return x;
-    return wefti_graph_add1(g, &weft_op_cast, 1, &x, 1, (wefti_attr[]){WEFTI_I("dtype", dtype)});
+    return wefti_graph_add1(g, &weft_op_cast, 1, &x, 1, (wefti_attr[]){WEFTI_I(dtype, dtype)});
 }

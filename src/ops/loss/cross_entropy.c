@@ -30,14 +30,15 @@
 
 static weft_status check(const weft_node *n, bool piece) {
     const weft_desc *x = wefti_in(n, 0);
-    double smoothing = wefti_attr_float(n, "smoothing");
+    double smoothing = wefti_attr_float(n, WEFTI_AT_smoothing);
     WEFT_REQUIRE(smoothing >= 0.0 && smoothing < 1.0, WEFT_E_ARG,
                  "%s: the smoothing is %g; it must be in [0, 1)", n->op->name, smoothing);
     WEFT_TRY(wefti_op_check_float(n, 0));
     WEFT_TRY(wefti_op_check_i32(n, 1));
     WEFT_TRY(wefti_op_check_rank(n, 0, 1, WEFT_MAX_RANK));
     if (piece) {
-        int64_t begin = wefti_attr_int(n, "begin"), whole = wefti_attr_int(n, "whole");
+        int64_t begin = wefti_attr_int(n, WEFTI_AT_begin),
+                whole = wefti_attr_int(n, WEFTI_AT_whole);
         int64_t classes = x->shape[x->rank - 1];
         WEFT_REQUIRE(begin >= 0 && whole >= 0 && whole <= INT32_MAX &&
                          (whole ? begin <= whole - classes : begin == 0),
@@ -74,7 +75,7 @@ static weft_status infer_part(const weft_node *n, weft_desc *out, int *out_count
 
 static weft_status infer_count(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
-    int64_t dtype = wefti_attr_int(n, "dtype");
+    int64_t dtype = wefti_attr_int(n, WEFTI_AT_dtype);
     WEFT_TRY(wefti_op_check_dtype(n, dtype));
     WEFT_REQUIRE(wefti_dtype_is_float((weft_dtype)dtype), WEFT_E_ARG,
                  "count_targets: the result cannot be %s; it must be floating point",
@@ -114,8 +115,8 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
         weft_value share = weft_div(b, wefti_grad_out(g, n, 0), wefti_grad_in(g, n, 2));
         wefti_grad_add_reduced(g, n, 2, weft_neg(b, weft_mul(b, in[4], share)));
     }
-    wefti_attr attrs[] = {WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
-                          WEFTI_F("smoothing", wefti_attr_float(n, "smoothing"))};
+    wefti_attr attrs[] = {WEFTI_I(ignore, wefti_attr_int(n, WEFTI_AT_ignore)),
+                          WEFTI_F(smoothing, wefti_attr_float(n, WEFTI_AT_smoothing))};
     wefti_grad_add(
         g, n, 0,
         wefti_graph_add1(wefti_grad_graph(g), &weft_op_cross_entropy_grad, 5, in, 2, attrs));
@@ -175,9 +176,9 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *rule, co
     int f = rule->in[0][x->rank - 1];
     (void)sizes;
     if (f < 0) return WEFT_OK;
-    wefti_attr *whole = wefti_op_attr(n, attrs, "whole");
+    wefti_attr *whole = wefti_op_attr(n, attrs, WEFTI_AT_whole);
     if (!whole->i) whole->i = x->shape[x->rank - 1];
-    wefti_op_attr(n, attrs, "begin")->i += begins[f];
+    wefti_op_attr(n, attrs, WEFTI_AT_begin)->i += begins[f];
     return WEFT_OK;
 }
 
@@ -196,8 +197,8 @@ static weft_value count_here(weft_graph *g, const weft_node *n, weft_value targe
                              weft_value weight) {
     return wefti_graph_add1(
         g, &weft_op_count_targets, 2, (weft_value[]){targets, weight}, 2,
-        (wefti_attr[]){WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
-                       WEFTI_I("dtype", wefti_op_statistics_dtype(wefti_in(n, 0)->dtype))});
+        (wefti_attr[]){WEFTI_I(ignore, wefti_attr_int(n, WEFTI_AT_ignore)),
+                       WEFTI_I(dtype, wefti_op_statistics_dtype(wefti_in(n, 0)->dtype))});
 }
 
 /* x / count, with 0 / 0 = 0: without targets that count, the loss is 0. */
@@ -222,16 +223,16 @@ static weft_status lower(wefti_lowering *c, const weft_node *n) {
                                        WEFTI_REDUCE_SUM);
     if (wefti_lower_parts(c, class_factor) == 1) {
         wefti_graph_add(g, &weft_op_cross_entropy, 3, (weft_value[]){logits, targets, count}, 2,
-                        (wefti_attr[]){WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
-                                       WEFTI_F("smoothing", wefti_attr_float(n, "smoothing"))},
+                        (wefti_attr[]){WEFTI_I(ignore, wefti_attr_int(n, WEFTI_AT_ignore)),
+                                       WEFTI_F(smoothing, wefti_attr_float(n, WEFTI_AT_smoothing))},
                         3, out);
     } else {
         int64_t begin = wefti_lower_in_begin(c, 0, rank - 1);
         wefti_graph_add(g, &weft_op_cross_entropy_part, 2, (weft_value[]){logits, targets}, 4,
-                        (wefti_attr[]){WEFTI_I("ignore", wefti_attr_int(n, "ignore")),
-                                       WEFTI_F("smoothing", wefti_attr_float(n, "smoothing")),
-                                       WEFTI_I("begin", begin),
-                                       WEFTI_I("whole", wefti_in(n, 0)->shape[rank - 1])},
+                        (wefti_attr[]){WEFTI_I(ignore, wefti_attr_int(n, WEFTI_AT_ignore)),
+                                       WEFTI_F(smoothing, wefti_attr_float(n, WEFTI_AT_smoothing)),
+                                       WEFTI_I(begin, begin),
+                                       WEFTI_I(whole, wefti_in(n, 0)->shape[rank - 1])},
                         2, out);
         weft_value loss = rank > 1 ? weft_sum(g, out[0], 0, NULL, false) : out[0];
         out[1] = combine_lse(c, out[1], classes);
@@ -274,8 +275,8 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
     (void)random;
     const weft_desc *x = wefti_in(n, 0);
     int64_t rows = wefti_op_count(x, 0, x->rank - 1), classes = x->shape[x->rank - 1];
-    double smoothing = wefti_attr_float(n, "smoothing");
-    double ignore = (double)wefti_attr_int(n, "ignore"), total = 0.0, count = 0.0;
+    double smoothing = wefti_attr_float(n, WEFTI_AT_smoothing);
+    double ignore = (double)wefti_attr_int(n, WEFTI_AT_ignore), total = 0.0, count = 0.0;
     for (int64_t row = 0; row < rows; row++) {
         const double *logits = in[0] + row * classes;
         double lse = log_sum_exp(logits, classes), target = in[1][row];
@@ -295,7 +296,7 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
 /* The number of classes of the whole; the logits may be a piece. */
 static int64_t classes_of(const weft_node *n) {
     const weft_desc *x = wefti_in(n, 0);
-    int64_t whole = wefti_attr_int(n, "whole");
+    int64_t whole = wefti_attr_int(n, WEFTI_AT_whole);
     return whole ? whole : x->shape[x->rank - 1];
 }
 
@@ -304,12 +305,12 @@ static weft_status reference_part(const weft_node *n, const wefti_random *random
     (void)random;
     const weft_desc *x = wefti_in(n, 0);
     int64_t rows = wefti_op_count(x, 0, x->rank - 1), classes = x->shape[x->rank - 1];
-    double smoothing = wefti_attr_float(n, "smoothing"), whole = (double)classes_of(n);
-    double ignore = (double)wefti_attr_int(n, "ignore");
+    double smoothing = wefti_attr_float(n, WEFTI_AT_smoothing), whole = (double)classes_of(n);
+    double ignore = (double)wefti_attr_int(n, WEFTI_AT_ignore);
     for (int64_t row = 0; row < rows; row++) {
         const double *logits = in[0] + row * classes;
         double target = in[1][row], at_target = 0.0;
-        double here = target - (double)wefti_attr_int(n, "begin");
+        double here = target - (double)wefti_attr_int(n, WEFTI_AT_begin);
         if (here >= 0.0 && here < (double)classes) at_target = logits[(int64_t)here];
         if (!(target >= 0.0 && target < whole)) at_target = NAN;
         out[0][row] = target == ignore ? 0.0
@@ -325,7 +326,7 @@ static weft_status reference_count(const weft_node *n, const wefti_random *rando
     (void)random;
     int64_t rows = weft_desc_elems(wefti_in(n, 0));
     const double *weight = wefti_op_optional(n, in, 1), *count = wefti_op_optional(n, in, 2);
-    double ignore = (double)wefti_attr_int(n, "ignore"), sum = 0.0;
+    double ignore = (double)wefti_attr_int(n, WEFTI_AT_ignore), sum = 0.0;
     for (int64_t row = 0; row < rows; row++)
         if (in[0][row] != ignore) sum += weight ? weight[row] : 1.0;
     if (count) sum = count[0] > 0.0 ? sum / count[0] : 0.0;
@@ -338,9 +339,9 @@ static weft_status reference_grad(const weft_node *n, const wefti_random *random
     (void)random;
     const weft_desc *x = wefti_in(n, 0);
     int64_t rows = wefti_op_count(x, 0, x->rank - 1), classes = x->shape[x->rank - 1];
-    double smoothing = wefti_attr_float(n, "smoothing");
-    double ignore = (double)wefti_attr_int(n, "ignore"), count = in[3][0], dloss = in[4][0];
-    double whole = (double)classes_of(n), begin = (double)wefti_attr_int(n, "begin");
+    double smoothing = wefti_attr_float(n, WEFTI_AT_smoothing);
+    double ignore = (double)wefti_attr_int(n, WEFTI_AT_ignore), count = in[3][0], dloss = in[4][0];
+    double whole = (double)classes_of(n), begin = (double)wefti_attr_int(n, WEFTI_AT_begin);
     for (int64_t row = 0; row < rows; row++) {
         double target = in[1][row];
         bool counts = target != ignore && target >= 0.0 && target < whole;
@@ -353,13 +354,10 @@ static weft_status reference_grad(const weft_node *n, const wefti_random *random
     return WEFT_OK;
 }
 
-static const wefti_attr attrs[] = {WEFTI_I("ignore", -100), WEFTI_F("smoothing", 0.0), {0}};
-static const wefti_attr attrs_piece[] = {WEFTI_I("ignore", -100),
-                                         WEFTI_F("smoothing", 0.0),
-                                         WEFTI_I("begin", 0),
-                                         WEFTI_I("whole", 0),
-                                         {0}};
-static const wefti_attr attrs_count[] = {WEFTI_I("ignore", -100), WEFTI_I("dtype", WEFT_F32), {0}};
+static const wefti_attr attrs[] = {WEFTI_I(ignore, -100), WEFTI_F(smoothing, 0.0), {0}};
+static const wefti_attr attrs_piece[] = {
+    WEFTI_I(ignore, -100), WEFTI_F(smoothing, 0.0), WEFTI_I(begin, 0), WEFTI_I(whole, 0), {0}};
+static const wefti_attr attrs_count[] = {WEFTI_I(ignore, -100), WEFTI_I(dtype, WEFT_F32), {0}};
 
 static const wefti_op_case cases[] = {CASE(NULL, "f32[3,5]", "i32[3]<5"),
                                       CASE("ignore=2", "f32[2,7,3]", "i32[2,7]<3"),
@@ -390,7 +388,7 @@ static const wefti_op_case cases_grad[] = {
     CASE(NULL, "f32[0,3]", "i32[0]<3", "f32[0]+", "f32[]+", "f32[]"), CASES_END};
 
 const weft_op_def weft_op_cross_entropy = {
-    .name = "cross_entropy",
+    WEFTI_OP_NAME(cross_entropy),
     .min_inputs = 2,
     .max_inputs = 3,
     .family = WEFTI_FAMILY_LOSS,
@@ -406,7 +404,7 @@ const weft_op_def weft_op_cross_entropy = {
 };
 
 const weft_op_def weft_op_cross_entropy_part = {
-    .name = "cross_entropy_part",
+    WEFTI_OP_NAME(cross_entropy_part),
     .min_inputs = 2,
     .max_inputs = 2,
     .attrs = attrs_piece,
@@ -423,7 +421,7 @@ static void cost_count(const weft_node *n, wefti_cost *out) {
 }
 
 const weft_op_def weft_op_count_targets = {
-    .name = "count_targets",
+    WEFTI_OP_NAME(count_targets),
     .min_inputs = 1,
     .max_inputs = 3,
     .attrs = attrs_count,
@@ -435,7 +433,7 @@ const weft_op_def weft_op_count_targets = {
 };
 
 const weft_op_def weft_op_cross_entropy_grad = {
-    .name = "cross_entropy_grad",
+    WEFTI_OP_NAME(cross_entropy_grad),
     .min_inputs = 5,
     .max_inputs = 5,
     .flags = WEFTI_OP_GRADIENT,
@@ -452,7 +450,6 @@ weft_value weft_cross_entropy(weft_graph *g, weft_value logits, weft_value targe
                               double smoothing) {
     weft_value out[3];
     wefti_graph_add(g, &weft_op_cross_entropy, 2, (weft_value[]){logits, targets}, 2,
-                    (wefti_attr[]){WEFTI_I("ignore", ignore), WEFTI_F("smoothing", smoothing)}, 3,
-                    out);
+                    (wefti_attr[]){WEFTI_I(ignore, ignore), WEFTI_F(smoothing, smoothing)}, 3, out);
     return out[0];
 }

@@ -19,7 +19,7 @@ typedef struct linear_cross_entropy_problem {
 
 static linear_cross_entropy_problem problem_of(const weft_node *n) {
     const weft_desc *x = wefti_in(n, 0), *w = wefti_in(n, 1);
-    bool transposed = wefti_attr_int(n, "transposed") != 0;
+    bool transposed = wefti_attr_int(n, WEFTI_AT_transposed) != 0;
     return (linear_cross_entropy_problem){.rows = wefti_op_count(x, 0, x->rank - 1),
                                           .k = x->shape[x->rank - 1],
                                           .classes = w->shape[transposed ? 0 : 1],
@@ -32,7 +32,7 @@ static int64_t weight_at(const linear_cross_entropy_problem *p, int64_t k, int64
 
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     const weft_desc *x = wefti_in(n, 0), *w = wefti_in(n, 1);
-    double smoothing = wefti_attr_float(n, "smoothing");
+    double smoothing = wefti_attr_float(n, WEFTI_AT_smoothing);
     WEFT_TRY(wefti_op_check_float(n, 0));
     WEFT_TRY(wefti_op_check_float(n, 1));
     WEFT_TRY(wefti_op_check_rank(n, 0, 1, WEFT_MAX_RANK));
@@ -46,9 +46,9 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
                  (long long)k);
     WEFT_REQUIRE(smoothing >= 0.0 && smoothing < 1.0, WEFT_E_ARG,
                  "linear_cross_entropy: the smoothing is %g; it must be in [0, 1)", smoothing);
-    WEFT_REQUIRE(wefti_attr_int(n, "chunk") >= 1, WEFT_E_ARG,
+    WEFT_REQUIRE(wefti_attr_int(n, WEFTI_AT_chunk) >= 1, WEFT_E_ARG,
                  "linear_cross_entropy: chunks of %lld rows; they must have at least 1",
-                 (long long)wefti_attr_int(n, "chunk"));
+                 (long long)wefti_attr_int(n, WEFTI_AT_chunk));
     WEFT_TRY(wefti_op_check_i32(n, 2));
     WEFT_TRY(wefti_op_check_shape(n, 2, x->rank - 1, x->shape, "the rows of x"));
     WEFT_TRY(wefti_op_check_shape(n, 3, 0, NULL, "one loss"));
@@ -95,15 +95,14 @@ static weft_status lower(wefti_lowering *c, const weft_node *n) {
     uint32_t rows = wefti_op_factors_of(c, WEFTI_FACTOR_STATS);
     weft_value in[6], out[4];
     for (int i = 0; i < 6; i++) in[i] = wefti_lower_in(c, i);
-    wefti_attr ignore = WEFTI_I("ignore", wefti_attr_int(n, "ignore"));
-    wefti_attr count[] = {ignore,
-                          WEFTI_I("dtype", wefti_op_statistics_dtype(wefti_in(n, 0)->dtype))};
+    wefti_attr ignore = WEFTI_I(ignore, wefti_attr_int(n, WEFTI_AT_ignore));
+    wefti_attr count[] = {ignore, WEFTI_I(dtype, wefti_op_statistics_dtype(wefti_in(n, 0)->dtype))};
     in[4] =
         wefti_lower_all_reduce(c, wefti_graph_add1(g, &weft_op_count_targets, 1, &in[2], 2, count),
                                rows, WEFTI_REDUCE_SUM);
-    wefti_attr attrs_[] = {WEFTI_I("transposed", wefti_attr_int(n, "transposed")), ignore,
-                           WEFTI_F("smoothing", wefti_attr_float(n, "smoothing")),
-                           WEFTI_I("chunk", wefti_attr_int(n, "chunk"))};
+    wefti_attr attrs_[] = {WEFTI_I(transposed, wefti_attr_int(n, WEFTI_AT_transposed)), ignore,
+                           WEFTI_F(smoothing, wefti_attr_float(n, WEFTI_AT_smoothing)),
+                           WEFTI_I(chunk, wefti_attr_int(n, WEFTI_AT_chunk))};
     wefti_graph_add(g, n->op, 6, in, 4, attrs_, n->outputs, out);
     for (int o = 0; o < n->outputs; o++) wefti_lower_out_partial(c, o, out[o], o == 1 ? 0 : rows);
     return WEFT_OK;
@@ -128,8 +127,8 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
                              const double *const *in, double *const *out) {
     (void)random;
     linear_cross_entropy_problem p = problem_of(n);
-    double smoothing = wefti_attr_float(n, "smoothing"),
-           ignore = (double)wefti_attr_int(n, "ignore");
+    double smoothing = wefti_attr_float(n, WEFTI_AT_smoothing),
+           ignore = (double)wefti_attr_int(n, WEFTI_AT_ignore);
     double total = 0.0, count = 0.0, even = smoothing / (double)p.classes, *logits;
     const double *bias = wefti_op_optional(n, in, 5);
     WEFT_NEW_ARRAY(logits, double, p.classes);
@@ -166,10 +165,10 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
     return WEFT_OK;
 }
 
-static const wefti_attr attrs[] = {WEFTI_I("transposed", 0),
-                                   WEFTI_I("ignore", -100),
-                                   WEFTI_F("smoothing", 0.0),
-                                   WEFTI_I("chunk", 256),
+static const wefti_attr attrs[] = {WEFTI_I(transposed, 0),
+                                   WEFTI_I(ignore, -100),
+                                   WEFTI_F(smoothing, 0.0),
+                                   WEFTI_I(chunk, 256),
                                    {0}};
 
 static const wefti_op_case cases[] = {
@@ -184,7 +183,7 @@ static const wefti_op_case cases[] = {
     CASES_END};
 
 const weft_op_def weft_op_linear_cross_entropy = {
-    .name = "linear_cross_entropy",
+    WEFTI_OP_NAME(linear_cross_entropy),
     .min_inputs = 4,
     .max_inputs = 6,
     .family = WEFTI_FAMILY_PRODUCT,

@@ -8,13 +8,13 @@
 #include "ops/common.h"
 
 static int64_t count_of(const weft_node *n) {
-    int64_t count = wefti_attr_int(n, "count");
+    int64_t count = wefti_attr_int(n, WEFTI_AT_count);
     return count ? count : weft_desc_elems(wefti_in(n, 0));
 }
 
 static weft_status check(const weft_node *n) {
-    WEFT_REQUIRE(wefti_attr_int(n, "count") >= 0, WEFT_E_ARG, "%s: the count is %lld", n->op->name,
-                 (long long)wefti_attr_int(n, "count"));
+    WEFT_REQUIRE(wefti_attr_int(n, WEFTI_AT_count) >= 0, WEFT_E_ARG, "%s: the count is %lld",
+                 n->op->name, (long long)wefti_attr_int(n, WEFTI_AT_count));
     WEFT_TRY(wefti_op_check_float(n, 0));
     WEFT_TRY(wefti_op_check_float(n, 1));
     WEFT_TRY(wefti_op_check_same_shape(n, 0, 1));
@@ -38,7 +38,7 @@ static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count
 
 static weft_status grad(wefti_grad *g, const weft_node *n) {
     weft_graph *b = wefti_grad_graph(g);
-    wefti_attr count = WEFTI_I("count", wefti_attr_int(n, "count"));
+    wefti_attr count = WEFTI_I(count, wefti_attr_int(n, WEFTI_AT_count));
     for (int i = 0; i < 2; i++) { /* with exchanged operands, the formula is the same */
         if (!wefti_grad_wanted(g, n, i)) continue;
         weft_value in[] = {wefti_grad_in(g, n, i), wefti_grad_in(g, n, 1 - i),
@@ -61,7 +61,7 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *rule, co
     (void)rule;
     (void)begins;
     (void)sizes;
-    wefti_op_attr(n, attrs, "count")->i = count_of(n);
+    wefti_op_attr(n, attrs, WEFTI_AT_count)->i = count_of(n);
     return WEFT_OK;
 }
 
@@ -89,7 +89,7 @@ static weft_status reference_grad(const weft_node *n, const wefti_random *random
     return WEFT_OK;
 }
 
-static const wefti_attr attrs[] = {WEFTI_I("count", 0), {0}};
+static const wefti_attr attrs[] = {WEFTI_I(count, 0), {0}};
 
 static const wefti_op_case cases[] = {
     CASE(NULL, "f32[3,5]", "f32[3,5]"), CASE(NULL, "bf16[2,1,7]", "f32[2,1,7]"),
@@ -100,22 +100,13 @@ static const wefti_op_case cases_grad[] = {CASE(NULL, "f32[3,5]", "f32[3,5]", "f
                                            CASE(NULL, "f32[0]", "f32[0]", "f32[]"), CASES_END};
 
 const weft_op_def weft_op_mse = {
-    .name = "mse",
-    .min_inputs = 2,
-    .max_inputs = 2,
-    .family = WEFTI_FAMILY_LOSS,
-    .attrs = attrs,
-    .infer = infer,
-    .grad = grad,
-    .split = split,
-    .localize = localize,
-    .cost = cost,
-    .reference = reference,
-    .cases = cases,
+    WEFTI_OP_NAME(mse),   .min_inputs = 2, .max_inputs = 2,        .family = WEFTI_FAMILY_LOSS,
+    .attrs = attrs,       .infer = infer,  .grad = grad,           .split = split,
+    .localize = localize, .cost = cost,    .reference = reference, .cases = cases,
 };
 
 const weft_op_def weft_op_mse_grad = {
-    .name = "mse_grad",
+    WEFTI_OP_NAME(mse_grad),
     .min_inputs = 3,
     .max_inputs = 3,
     .flags = WEFTI_OP_GRADIENT,

@@ -24,8 +24,8 @@ static linear_product product_of(const weft_node *n, const weft_desc *x, int64_t
                             x->shape[x->rank - 2],
                             x->shape[x->rank - 1],
                             cols,
-                            wefti_attr_int(n, "first_row"),
-                            wefti_attr_int(n, "transposed") != 0};
+                            wefti_attr_int(n, WEFTI_AT_first_row),
+                            wefti_attr_int(n, WEFTI_AT_transposed) != 0};
 }
 
 /* The number of filled rows of buffer b, where b counts over experts and groups. */
@@ -45,7 +45,7 @@ static weft_status check_operands(const weft_node *n) {
     for (int i = 0; i < 2; i++) WEFT_TRY(wefti_op_check_float(n, i));
     WEFT_TRY(wefti_op_check_rank(n, 0, 3, WEFT_MAX_RANK));
     WEFT_TRY(wefti_op_check_mix(n, 0));
-    int64_t first = wefti_attr_int(n, "first_row");
+    int64_t first = wefti_attr_int(n, WEFTI_AT_first_row);
     WEFT_REQUIRE(first >= 0 && first <= INT32_MAX, WEFT_E_ARG,
                  "%s: first_row is %lld; it must be 0 to 2147483647", n->op->name,
                  (long long)first);
@@ -59,7 +59,7 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     const weft_desc *x = wefti_in(n, 0), *w = wefti_in(n, 1);
     WEFT_TRY(check_operands(n));
     WEFT_TRY(wefti_op_check_rank(n, 1, 3, 3));
-    bool t = wefti_attr_int(n, "transposed") != 0;
+    bool t = wefti_attr_int(n, WEFTI_AT_transposed) != 0;
     WEFT_REQUIRE(x->shape[0] == w->shape[0] && x->shape[x->rank - 1] == w->shape[t ? 2 : 1],
                  WEFT_E_SHAPE,
                  "moe_linear: x is %s and the weight is %s%s: the experts and the summed "
@@ -75,7 +75,7 @@ static weft_status infer_grad_weight(const weft_node *n, weft_desc *out, int *ou
     (void)out_count;
     const weft_desc *x = wefti_in(n, 0), *dy = wefti_in(n, 1);
     WEFT_TRY(check_operands(n));
-    bool t = wefti_attr_int(n, "transposed") != 0, fits = x->rank == dy->rank;
+    bool t = wefti_attr_int(n, WEFTI_AT_transposed) != 0, fits = x->rank == dy->rank;
     for (int d = 0; fits && d < x->rank - 1; d++) fits = x->shape[d] == dy->shape[d];
     WEFT_REQUIRE(fits, WEFT_E_SHAPE,
                  "moe_linear_grad_weight: x is %s and dy is %s: all dimensions but the last must "
@@ -95,13 +95,14 @@ static weft_value count_of(wefti_grad *g, const weft_node *n) {
 
 static weft_value add(wefti_grad *g, const weft_node *n, const weft_op_def *op, weft_value a,
                       weft_value b, bool transposed) {
-    return wefti_graph_add1(wefti_grad_graph(g), op, 3, (weft_value[]){a, b, count_of(g, n)}, 2,
-                            (wefti_attr[]){WEFTI_I("transposed", transposed),
-                                           WEFTI_I("first_row", wefti_attr_int(n, "first_row"))});
+    return wefti_graph_add1(
+        wefti_grad_graph(g), op, 3, (weft_value[]){a, b, count_of(g, n)}, 2,
+        (wefti_attr[]){WEFTI_I(transposed, transposed),
+                       WEFTI_I(first_row, wefti_attr_int(n, WEFTI_AT_first_row))});
 }
 
 static weft_status grad(wefti_grad *g, const weft_node *n) {
-    bool t = wefti_attr_int(n, "transposed") != 0;
+    bool t = wefti_attr_int(n, WEFTI_AT_transposed) != 0;
     weft_value dy = wefti_grad_of(g, n, 0);
     if (wefti_grad_wanted(g, n, 0))
         wefti_grad_add_reduced(g, n, 0,
@@ -114,7 +115,7 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
 
 /* x = dy w^T and dy = x w, over the filled rows. */
 static weft_status grad_of_weight_grad(wefti_grad *g, const weft_node *n) {
-    bool t = wefti_attr_int(n, "transposed") != 0;
+    bool t = wefti_attr_int(n, WEFTI_AT_transposed) != 0;
     weft_value dw = wefti_grad_of(g, n, 0);
     for (int i = 0; i < 2; i++)
         if (wefti_grad_wanted(g, n, i))
@@ -129,7 +130,7 @@ static weft_status grad_of_weight_grad(wefti_grad *g, const weft_node *n) {
 static void rule(const weft_node *n, wefti_split_rule *r, const weft_desc *x, int64_t cols,
                  wefti_factor_kind rows, wefti_factor_kind k, int8_t *of_x, int8_t *of_w,
                  int8_t *of_y) {
-    bool t = wefti_attr_int(n, "transposed") != 0;
+    bool t = wefti_attr_int(n, WEFTI_AT_transposed) != 0;
     int last = x->rank - 1;
     int8_t f[WEFT_MAX_RANK];
     f[0] = wefti_op_factor(r, "experts", -1, x->shape[0], WEFTI_FACTOR_FREE);
@@ -162,7 +163,7 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *r, const
                             const int64_t *sizes, wefti_attr *attrs) {
     (void)sizes;
     int8_t rows = r->in[0][wefti_in(n, 0)->rank - 2];
-    if (rows >= 0) wefti_op_attr(n, attrs, "first_row")->i += begins[rows];
+    if (rows >= 0) wefti_op_attr(n, attrs, WEFTI_AT_first_row)->i += begins[rows];
     return WEFT_OK;
 }
 
@@ -215,7 +216,7 @@ static weft_status reference_grad_weight(const weft_node *node, const wefti_rand
 
 /* ---- tables ---- */
 
-static const wefti_attr attrs[] = {WEFTI_I("transposed", 0), WEFTI_I("first_row", 0), {0}};
+static const wefti_attr attrs[] = {WEFTI_I(transposed, 0), WEFTI_I(first_row, 0), {0}};
 
 static const wefti_op_case cases[] = {
     CASE(NULL, "f32[3,5,4]", "f32[3,4,7]", "i32[3]<7"),
@@ -241,7 +242,7 @@ static const wefti_op_case cases_grad_weight[] = {
     CASES_END};
 
 const weft_op_def weft_op_moe_linear = {
-    .name = "moe_linear",
+    WEFTI_OP_NAME(moe_linear),
     .min_inputs = 2,
     .max_inputs = 3,
     .family = WEFTI_FAMILY_PRODUCT,
@@ -258,7 +259,7 @@ const weft_op_def weft_op_moe_linear = {
 };
 
 const weft_op_def weft_op_moe_linear_grad_weight = {
-    .name = "moe_linear_grad_weight",
+    WEFTI_OP_NAME(moe_linear_grad_weight),
     .min_inputs = 2,
     .max_inputs = 3,
     .work = WEFTI_WORK_PRODUCT,
@@ -277,5 +278,5 @@ weft_value weft_moe_linear(weft_graph *g, weft_value x, weft_value weight, bool 
                            const weft_routing *routing) {
     return wefti_graph_add1(g, &weft_op_moe_linear, 3,
                             (weft_value[]){x, weight, routing ? routing->count : WEFT_NO_VALUE}, 1,
-                            (wefti_attr[]){WEFTI_I("transposed", transposed)});
+                            (wefti_attr[]){WEFTI_I(transposed, transposed)});
 }

@@ -39,8 +39,8 @@ static buffers buffers_of(const weft_node *n, const weft_desc *y, const weft_des
     return (buffers){y->shape[0],
                      wefti_op_count(y, 1, y->rank - 2),
                      y->shape[y->rank - 2],
-                     wefti_attr_int(n, "first_expert"),
-                     wefti_attr_int(n, "first_slot"),
+                     wefti_attr_int(n, WEFTI_AT_first_expert),
+                     wefti_attr_int(n, WEFTI_AT_first_slot),
                      wefti_op_count(expert, expert->rank - 2, expert->rank)};
 }
 
@@ -52,10 +52,11 @@ static int64_t row_of(const buffers *b, int64_t i, double expert, double slot) {
     return ((int64_t)e * b->groups + i / b->per_group) * b->capacity + (int64_t)s;
 }
 
-static weft_status check_count(const weft_node *n, const char *name) {
-    int64_t value = wefti_attr_int(n, name);
+static weft_status check_count(const weft_node *n, wefti_attr_id id) {
+    int64_t value = wefti_attr_int(n, id);
     WEFT_REQUIRE(value >= 0 && value <= INT32_MAX, WEFT_E_ARG,
-                 "%s: %s is %lld; it must be 0 to 2147483647", n->op->name, name, (long long)value);
+                 "%s: %s is %lld; it must be 0 to 2147483647", n->op->name, wefti_attr_name(id),
+                 (long long)value);
     return WEFT_OK;
 }
 
@@ -65,7 +66,7 @@ static weft_status check_count(const weft_node *n, const char *name) {
  * number `part`. */
 static weft_status check_whole(const weft_node *n, const weft_desc *expert, int64_t experts) {
     const weft_desc *counts = wefti_in(n, 1);
-    int64_t part = wefti_attr_int(n, "part");
+    int64_t part = wefti_attr_int(n, WEFTI_AT_part);
     int groups = expert->rank - 2;
     WEFT_TRY(wefti_op_check_i32(n, 1));
     bool fits = counts->rank == groups + 3 &&
@@ -81,11 +82,11 @@ static weft_status check_whole(const weft_node *n, const weft_desc *expert, int6
 
 static weft_status infer_slots(const weft_node *n, weft_desc *out, int *out_count) {
     const weft_desc *expert = wefti_in(n, 0);
-    int64_t experts = wefti_attr_int(n, "experts");
+    int64_t experts = wefti_attr_int(n, WEFTI_AT_experts);
     WEFT_TRY(wefti_op_check_i32(n, 0));
     WEFT_TRY(wefti_op_check_rank(n, 0, 2, WEFT_MAX_RANK - 1));
-    WEFT_TRY(check_count(n, "experts"));
-    WEFT_TRY(check_count(n, "capacity"));
+    WEFT_TRY(check_count(n, WEFTI_AT_experts));
+    WEFT_TRY(check_count(n, WEFTI_AT_capacity));
     if (wefti_in(n, 1)) WEFT_TRY(check_whole(n, expert, experts));
     out[0] = *expert;
     out[1] = wefti_op_desc(WEFT_I32, expert->rank - 1, (int64_t[WEFT_MAX_RANK]){experts});
@@ -99,10 +100,10 @@ static weft_status infer_counts(const weft_node *n, weft_desc *out, int *out_cou
     const weft_desc *expert = wefti_in(n, 0);
     WEFT_TRY(wefti_op_check_i32(n, 0));
     WEFT_TRY(wefti_op_check_rank(n, 0, 2, WEFT_MAX_RANK - 1));
-    WEFT_TRY(check_count(n, "experts"));
+    WEFT_TRY(check_count(n, WEFTI_AT_experts));
     weft_desc y = *expert;
     y.shape[y.rank - 2] = 1;
-    y.shape[y.rank++] = wefti_attr_int(n, "experts");
+    y.shape[y.rank++] = wefti_attr_int(n, WEFTI_AT_experts);
     WEFT_TRY(wefti_desc_check(&y));
     *out = y;
     return WEFT_OK;
@@ -136,7 +137,7 @@ static weft_status split_slots(const weft_node *n, wefti_split_rule *r) {
 static weft_status lower_slots(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     int s = wefti_in(n, 0)->rank - 2, f = wefti_lower_rule(c)->in[0][s];
-    wefti_attr experts = WEFTI_I("experts", wefti_attr_int(n, "experts"));
+    wefti_attr experts = WEFTI_I(experts, wefti_attr_int(n, WEFTI_AT_experts));
     int64_t before[WEFT_MAX_RANK] = {0}, after[WEFT_MAX_RANK] = {0};
     int64_t part = wefti_lower_index(c, f);
     before[s] = part;
@@ -146,8 +147,8 @@ static weft_status lower_slots(wefti_lowering *c, const weft_node *n) {
     counts = wefti_lower_all_reduce(c, weft_pad(g, counts, before, after, 0.0), 1u << f,
                                     WEFTI_REDUCE_SUM);
     wefti_graph_add(g, &weft_op_moe_slots, 2, (weft_value[]){here, counts}, 3,
-                    (wefti_attr[]){experts, WEFTI_I("capacity", wefti_attr_int(n, "capacity")),
-                                   WEFTI_I("part", part)},
+                    (wefti_attr[]){experts, WEFTI_I(capacity, wefti_attr_int(n, WEFTI_AT_capacity)),
+                                   WEFTI_I(part, part)},
                     2, out);
     wefti_lower_out(c, 0, out[0]);
     wefti_lower_out(c, 1, out[1]);
@@ -165,7 +166,7 @@ static weft_status split_counts(const weft_node *n, wefti_split_rule *r) {
     wefti_op_assign(r->out[0], 0, f, 0, s);
     r->out[0][s + 1] = f[s + 1];
     r->out[0][s + 2] =
-        wefti_op_factor(r, "experts", -1, wefti_attr_int(n, "experts"), WEFTI_FACTOR_WHOLE);
+        wefti_op_factor(r, "experts", -1, wefti_attr_int(n, WEFTI_AT_experts), WEFTI_FACTOR_WHOLE);
     return WEFT_OK;
 }
 
@@ -174,7 +175,7 @@ static weft_status reference_counts(const weft_node *n, const wefti_random *rand
     (void)random;
     const weft_desc *expert = wefti_in(n, 0);
     int s = expert->rank - 2;
-    int64_t experts = wefti_attr_int(n, "experts"), k = expert->shape[s + 1];
+    int64_t experts = wefti_attr_int(n, WEFTI_AT_experts), k = expert->shape[s + 1];
     int64_t groups = wefti_op_count(expert, 0, s), size = expert->shape[s];
     for (int64_t i = 0; i < groups * k * experts; i++) out[0][i] = 0.0;
     for (int64_t i = 0; i < groups * size * k; i++) {
@@ -190,10 +191,10 @@ static weft_status reference_slots(const weft_node *n, const wefti_random *rando
     (void)random;
     const weft_desc *expert = wefti_in(n, 0), *counts = wefti_in(n, 1);
     int s = expert->rank - 2;
-    int64_t experts = wefti_attr_int(n, "experts"), k = expert->shape[s + 1];
+    int64_t experts = wefti_attr_int(n, WEFTI_AT_experts), k = expert->shape[s + 1];
     int64_t groups = wefti_op_count(expert, 0, s), size = expert->shape[s];
-    int64_t parts = counts ? counts->shape[s] : 1, part = wefti_attr_int(n, "part");
-    double capacity = (double)wefti_attr_int(n, "capacity");
+    int64_t parts = counts ? counts->shape[s] : 1, part = wefti_attr_int(n, WEFTI_AT_part);
+    double capacity = (double)wefti_attr_int(n, WEFTI_AT_capacity);
     for (int64_t i = 0; i < experts * groups; i++) out[1][i] = 0.0;
     for (int64_t group = 0; group < groups; group++) {
         double *used = out[1] + group; /* entry of expert e: at [e * groups] */
@@ -236,8 +237,8 @@ static weft_status check_choices(const weft_node *n, int i, int weight, const we
                  "%s: the tokens are %s and their experts %s: all dimensions but the last must be "
                  "equal",
                  n->op->name, TEXT(x), TEXT(expert));
-    WEFT_TRY(check_count(n, "first_expert"));
-    WEFT_TRY(check_count(n, "first_slot"));
+    WEFT_TRY(check_count(n, WEFTI_AT_first_expert));
+    WEFT_TRY(check_count(n, WEFTI_AT_first_slot));
     return wefti_op_check_mix(n, 0);
 }
 
@@ -246,12 +247,12 @@ static weft_status infer_dispatch(const weft_node *n, weft_desc *out, int *out_c
     const weft_desc *x = wefti_in(n, 0);
     WEFT_TRY(wefti_op_check_float(n, 0));
     WEFT_TRY(check_choices(n, 1, 3, x));
-    WEFT_TRY(check_count(n, "experts"));
-    WEFT_TRY(check_count(n, "capacity"));
+    WEFT_TRY(check_count(n, WEFTI_AT_experts));
+    WEFT_TRY(check_count(n, WEFTI_AT_capacity));
     *out = (weft_desc){.dtype = x->dtype, .rank = x->rank + 1};
-    out->shape[0] = wefti_attr_int(n, "experts");
+    out->shape[0] = wefti_attr_int(n, WEFTI_AT_experts);
     for (int d = 0; d < x->rank - 2; d++) out->shape[d + 1] = x->shape[d];
-    out->shape[x->rank - 1] = wefti_attr_int(n, "capacity");
+    out->shape[x->rank - 1] = wefti_attr_int(n, WEFTI_AT_capacity);
     out->shape[x->rank] = x->shape[x->rank - 1];
     return wefti_desc_check(out);
 }
@@ -294,16 +295,15 @@ static weft_status infer_dot(const weft_node *n, weft_desc *out, int *out_count)
 
 /* The attributes that give the place of a piece of the buffers, for another node. */
 #define FIRSTS(n)                                                                                  \
-    WEFTI_I("first_expert", wefti_attr_int(n, "first_expert")),                                    \
-        WEFTI_I("first_slot", wefti_attr_int(n, "first_slot"))
+    WEFTI_I(first_expert, wefti_attr_int(n, WEFTI_AT_first_expert)),                               \
+        WEFTI_I(first_slot, wefti_attr_int(n, WEFTI_AT_first_slot))
 
 static weft_value dispatch(weft_graph *g, const weft_node *n, const weft_value in[4],
                            const weft_desc *buffers_desc) {
     return wefti_graph_add1(
         g, &weft_op_moe_dispatch, 4, in, 4,
-        (wefti_attr[]){WEFTI_I("experts", buffers_desc->shape[0]),
-                       WEFTI_I("capacity", buffers_desc->shape[buffers_desc->rank - 2]),
-                       FIRSTS(n)});
+        (wefti_attr[]){WEFTI_I(experts, buffers_desc->shape[0]),
+                       WEFTI_I(capacity, buffers_desc->shape[buffers_desc->rank - 2]), FIRSTS(n)});
 }
 
 /* The weight of the choices (inputs 1 to 3 are expert, slot, weight); empty if the node has
@@ -417,8 +417,8 @@ static weft_status split_dot(const weft_node *n, wefti_split_rule *r) {
 static void localize_firsts(const weft_node *n, const int8_t *of_y, int rank, const int64_t *begins,
                             wefti_attr *attrs) {
     int8_t experts = of_y[0], capacity = of_y[rank - 2];
-    if (experts >= 0) wefti_op_attr(n, attrs, "first_expert")->i += begins[experts];
-    if (capacity >= 0) wefti_op_attr(n, attrs, "first_slot")->i += begins[capacity];
+    if (experts >= 0) wefti_op_attr(n, attrs, WEFTI_AT_first_expert)->i += begins[experts];
+    if (capacity >= 0) wefti_op_attr(n, attrs, WEFTI_AT_first_slot)->i += begins[capacity];
 }
 
 static weft_status localize_dispatch(const weft_node *n, const wefti_split_rule *r,
@@ -426,8 +426,8 @@ static weft_status localize_dispatch(const weft_node *n, const wefti_split_rule 
                                      wefti_attr *attrs) {
     int rank = wefti_out(n, 0)->rank;
     int8_t experts = r->out[0][0], capacity = r->out[0][rank - 2];
-    if (experts >= 0) wefti_op_attr(n, attrs, "experts")->i = sizes[experts];
-    if (capacity >= 0) wefti_op_attr(n, attrs, "capacity")->i = sizes[capacity];
+    if (experts >= 0) wefti_op_attr(n, attrs, WEFTI_AT_experts)->i = sizes[experts];
+    if (capacity >= 0) wefti_op_attr(n, attrs, WEFTI_AT_capacity)->i = sizes[capacity];
     localize_firsts(n, r->out[0], rank, begins, attrs);
     return WEFT_OK;
 }
@@ -510,14 +510,14 @@ static void cost_choices(const weft_node *n, wefti_cost *out) {
 /* ---- tables ---- */
 
 static const wefti_attr attrs_slots[] = {
-    WEFTI_I("experts", 0), WEFTI_I("capacity", 0), WEFTI_I("part", 0), {0}};
-static const wefti_attr attrs_counts[] = {WEFTI_I("experts", 0), {0}};
-static const wefti_attr attrs_dispatch[] = {WEFTI_I("experts", 0),
-                                            WEFTI_I("capacity", 0),
-                                            WEFTI_I("first_expert", 0),
-                                            WEFTI_I("first_slot", 0),
+    WEFTI_I(experts, 0), WEFTI_I(capacity, 0), WEFTI_I(part, 0), {0}};
+static const wefti_attr attrs_counts[] = {WEFTI_I(experts, 0), {0}};
+static const wefti_attr attrs_dispatch[] = {WEFTI_I(experts, 0),
+                                            WEFTI_I(capacity, 0),
+                                            WEFTI_I(first_expert, 0),
+                                            WEFTI_I(first_slot, 0),
                                             {0}};
-static const wefti_attr attrs_read[] = {WEFTI_I("first_expert", 0), WEFTI_I("first_slot", 0), {0}};
+static const wefti_attr attrs_read[] = {WEFTI_I(first_expert, 0), WEFTI_I(first_slot, 0), {0}};
 
 static const wefti_op_case cases_slots[] = {
     CASE("experts=3 capacity=20", "i32[7,2]<3"),
@@ -564,33 +564,24 @@ static const wefti_op_case cases_dot[] = {
     CASES_END};
 
 const weft_op_def weft_op_moe_slots = {
-    .name = "moe_slots",
-    .min_inputs = 1,
-    .max_inputs = 2,
-    .attrs = attrs_slots,
-    .infer = infer_slots,
-    .split = split_slots,
-    .lower = lower_slots,
-    .lowers = 1u << WEFTI_FACTOR_STATS,
-    .cost = cost_choices,
-    .reference = reference_slots,
+    WEFTI_OP_NAME(moe_slots), .min_inputs = 1,
+    .max_inputs = 2,          .attrs = attrs_slots,
+    .infer = infer_slots,     .split = split_slots,
+    .lower = lower_slots,     .lowers = 1u << WEFTI_FACTOR_STATS,
+    .cost = cost_choices,     .reference = reference_slots,
     .cases = cases_slots,
 };
 
 const weft_op_def weft_op_moe_counts = {
-    .name = "moe_counts",
-    .min_inputs = 1,
-    .max_inputs = 1,
-    .attrs = attrs_counts,
-    .infer = infer_counts,
-    .split = split_counts,
-    .cost = cost_choices,
-    .reference = reference_counts,
+    WEFTI_OP_NAME(moe_counts), .min_inputs = 1,
+    .max_inputs = 1,           .attrs = attrs_counts,
+    .infer = infer_counts,     .split = split_counts,
+    .cost = cost_choices,      .reference = reference_counts,
     .cases = cases_counts,
 };
 
 const weft_op_def weft_op_moe_dispatch = {
-    .name = "moe_dispatch",
+    WEFTI_OP_NAME(moe_dispatch),
     .min_inputs = 3,
     .max_inputs = 4,
     .flags = WEFTI_OP_CHEAP,
@@ -605,7 +596,7 @@ const weft_op_def weft_op_moe_dispatch = {
 };
 
 const weft_op_def weft_op_moe_combine = {
-    .name = "moe_combine",
+    WEFTI_OP_NAME(moe_combine),
     .min_inputs = 3,
     .max_inputs = 4,
     .attrs = attrs_read,
@@ -619,17 +610,10 @@ const weft_op_def weft_op_moe_combine = {
 };
 
 const weft_op_def weft_op_moe_dot = {
-    .name = "moe_dot",
-    .min_inputs = 4,
-    .max_inputs = 4,
-    .attrs = attrs_read,
-    .infer = infer_dot,
-    .grad = grad_dot,
-    .split = split_dot,
-    .localize = localize_read,
-    .cost = cost_rows,
-    .reference = reference_dot,
-    .cases = cases_dot,
+    WEFTI_OP_NAME(moe_dot),     .min_inputs = 4,           .max_inputs = 4,
+    .attrs = attrs_read,        .infer = infer_dot,        .grad = grad_dot,
+    .split = split_dot,         .localize = localize_read, .cost = cost_rows,
+    .reference = reference_dot, .cases = cases_dot,
 };
 
 /* ---- builders ---- */
@@ -643,8 +627,8 @@ weft_value weft_moe_route(weft_graph *g, weft_value gates, int64_t k, int64_t ca
     r.capacity = capacity != 0 || desc.rank < 2 ? capacity : desc.shape[desc.rank - 2];
     weft_value weight = weft_top_k(g, gates, k, &r.expert);
     wefti_graph_add(g, &weft_op_moe_slots, 1, &r.expert, 2,
-                    (wefti_attr[]){WEFTI_I("experts", r.experts), WEFTI_I("capacity", r.capacity)},
-                    2, slots);
+                    (wefti_attr[]){WEFTI_I(experts, r.experts), WEFTI_I(capacity, r.capacity)}, 2,
+                    slots);
     r.slot = slots[0];
     r.count = slots[1];
     *out = r;
@@ -652,10 +636,10 @@ weft_value weft_moe_route(weft_graph *g, weft_value gates, int64_t k, int64_t ca
 }
 
 weft_value weft_moe_dispatch(weft_graph *g, weft_value x, const weft_routing *routing) {
-    return wefti_graph_add1(g, &weft_op_moe_dispatch, 4,
-                            (weft_value[]){x, routing->expert, routing->slot, WEFT_NO_VALUE}, 2,
-                            (wefti_attr[]){WEFTI_I("experts", routing->experts),
-                                           WEFTI_I("capacity", routing->capacity)});
+    return wefti_graph_add1(
+        g, &weft_op_moe_dispatch, 4,
+        (weft_value[]){x, routing->expert, routing->slot, WEFT_NO_VALUE}, 2,
+        (wefti_attr[]){WEFTI_I(experts, routing->experts), WEFTI_I(capacity, routing->capacity)});
 }
 
 weft_value weft_moe_combine(weft_graph *g, weft_value y, const weft_routing *routing,

@@ -16,7 +16,7 @@
 #include "ops/common.h"
 
 static weft_status check_padding(const weft_node *n) {
-    int64_t padding = wefti_attr_int(n, "padding");
+    int64_t padding = wefti_attr_int(n, WEFTI_AT_padding);
     WEFT_REQUIRE(padding >= -1 && padding <= INT32_MAX, WEFT_E_ARG,
                  "%s: padding is %lld: it must be an id, or -1 for none", n->op->name,
                  (long long)padding);
@@ -26,7 +26,7 @@ static weft_status check_padding(const weft_node *n) {
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     const weft_desc *table = wefti_in(n, 0), *ids = wefti_in(n, 1);
-    int64_t dtype = wefti_attr_int(n, "dtype");
+    int64_t dtype = wefti_attr_int(n, WEFTI_AT_dtype);
     WEFT_TRY(wefti_op_check_dtype(n, dtype));
     WEFT_REQUIRE(wefti_dtype_is_float((weft_dtype)dtype), WEFT_E_ARG,
                  "embedding: the result cannot be %s; it must be floating point",
@@ -35,7 +35,7 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     WEFT_TRY(wefti_op_check_rank(n, 0, 2, 2));
     WEFT_TRY(wefti_op_check_i32(n, 1));
     WEFT_TRY(wefti_op_check_rank(n, 1, 0, WEFT_MAX_RANK - 1));
-    int64_t begin = wefti_attr_int(n, "begin"), whole = wefti_attr_int(n, "whole");
+    int64_t begin = wefti_attr_int(n, WEFTI_AT_begin), whole = wefti_attr_int(n, WEFTI_AT_whole);
     WEFT_REQUIRE(begin >= 0 && whole >= 0 && whole <= INT32_MAX &&
                      (whole ? begin <= whole - table->shape[0] : begin == 0),
                  WEFT_E_SHAPE, "embedding: %s cannot begin at row %lld of %lld", TEXT(table),
@@ -50,11 +50,11 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
 static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     const weft_desc *ids = wefti_in(n, 0), *dy = wefti_in(n, 1);
-    int64_t vocab = wefti_attr_int(n, "vocab");
-    WEFT_REQUIRE(vocab >= 0 && wefti_attr_int(n, "begin") >= 0 &&
-                     wefti_attr_int(n, "begin") <= INT32_MAX,
+    int64_t vocab = wefti_attr_int(n, WEFTI_AT_vocab);
+    WEFT_REQUIRE(vocab >= 0 && wefti_attr_int(n, WEFTI_AT_begin) >= 0 &&
+                     wefti_attr_int(n, WEFTI_AT_begin) <= INT32_MAX,
                  WEFT_E_ARG, "embedding_grad: the vocabulary has %lld rows from %lld on",
-                 (long long)vocab, (long long)wefti_attr_int(n, "begin"));
+                 (long long)vocab, (long long)wefti_attr_int(n, WEFTI_AT_begin));
     WEFT_TRY(check_padding(n));
     WEFT_TRY(wefti_op_check_i32(n, 0));
     WEFT_TRY(wefti_op_check_float(n, 1));
@@ -72,9 +72,9 @@ static weft_status grad(wefti_grad *g, const weft_node *n) {
     wefti_grad_add_reduced(
         g, n, 0,
         wefti_graph_add1(wefti_grad_graph(g), &weft_op_embedding_grad, 2, in, 3,
-                         (wefti_attr[]){WEFTI_I("vocab", wefti_in(n, 0)->shape[0]),
-                                        WEFTI_I("begin", wefti_attr_int(n, "begin")),
-                                        WEFTI_I("padding", wefti_attr_int(n, "padding"))}));
+                         (wefti_attr[]){WEFTI_I(vocab, wefti_in(n, 0)->shape[0]),
+                                        WEFTI_I(begin, wefti_attr_int(n, WEFTI_AT_begin)),
+                                        WEFTI_I(padding, wefti_attr_int(n, WEFTI_AT_padding))}));
     return WEFT_OK;
 }
 
@@ -109,9 +109,9 @@ static weft_status localize(const weft_node *n, const wefti_split_rule *rule_,
     int f = rule_->in[0][0];
     (void)sizes;
     if (f < 0) return WEFT_OK;
-    wefti_attr *whole = wefti_op_attr(n, attrs, "whole");
+    wefti_attr *whole = wefti_op_attr(n, attrs, WEFTI_AT_whole);
     if (!whole->i) whole->i = rule_->factor[f].size;
-    wefti_op_attr(n, attrs, "begin")->i += begins[f];
+    wefti_op_attr(n, attrs, WEFTI_AT_begin)->i += begins[f];
     return WEFT_OK;
 }
 
@@ -119,8 +119,8 @@ static weft_status localize_grad(const weft_node *n, const wefti_split_rule *rul
                                  const int64_t *begins, const int64_t *sizes, wefti_attr *attrs) {
     int f = rule_->out[0][0];
     if (f < 0) return WEFT_OK;
-    wefti_op_attr(n, attrs, "vocab")->i = sizes[f];
-    wefti_op_attr(n, attrs, "begin")->i += begins[f];
+    wefti_op_attr(n, attrs, WEFTI_AT_vocab)->i = sizes[f];
+    wefti_op_attr(n, attrs, WEFTI_AT_begin)->i += begins[f];
     return WEFT_OK;
 }
 
@@ -134,9 +134,9 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
     (void)random;
     const weft_desc *table = wefti_in(n, 0);
     int64_t rows = weft_desc_elems(wefti_in(n, 1)), dim = table->shape[1];
-    double whole = (double)wefti_attr_int(n, "whole");
+    double whole = (double)wefti_attr_int(n, WEFTI_AT_whole);
     for (int64_t row = 0; row < rows; row++) {
-        double id = in[1][row] - (double)wefti_attr_int(n, "begin");
+        double id = in[1][row] - (double)wefti_attr_int(n, WEFTI_AT_begin);
         bool known = id >= 0.0 && id < (double)table->shape[0];
         bool elsewhere = in[1][row] >= 0.0 && in[1][row] < whole;
         for (int64_t d = 0; d < dim; d++)
@@ -150,23 +150,20 @@ static weft_status reference_grad(const weft_node *n, const wefti_random *random
     (void)random;
     const weft_desc *table = wefti_out(n, 0);
     int64_t rows = weft_desc_elems(wefti_in(n, 0)), dim = table->shape[1];
-    const double padding = (double)wefti_attr_int(n, "padding");
+    const double padding = (double)wefti_attr_int(n, WEFTI_AT_padding);
     for (int64_t i = 0; i < table->shape[0] * dim; i++) out[0][i] = 0.0;
     for (int64_t row = 0; row < rows; row++) {
-        double id = in[0][row] - (double)wefti_attr_int(n, "begin");
+        double id = in[0][row] - (double)wefti_attr_int(n, WEFTI_AT_begin);
         if (id < 0.0 || id >= (double)table->shape[0] || in[0][row] == padding) continue;
         for (int64_t d = 0; d < dim; d++) out[0][(int64_t)id * dim + d] += in[1][row * dim + d];
     }
     return WEFT_OK;
 }
 
-static const wefti_attr attrs[] = {WEFTI_I("dtype", WEFT_F32),
-                                   WEFTI_I("begin", 0),
-                                   WEFTI_I("whole", 0),
-                                   WEFTI_I("padding", -1),
-                                   {0}};
+static const wefti_attr attrs[] = {
+    WEFTI_I(dtype, WEFT_F32), WEFTI_I(begin, 0), WEFTI_I(whole, 0), WEFTI_I(padding, -1), {0}};
 static const wefti_attr attrs_grad[] = {
-    WEFTI_I("vocab", 0), WEFTI_I("begin", 0), WEFTI_I("padding", -1), {0}};
+    WEFTI_I(vocab, 0), WEFTI_I(begin, 0), WEFTI_I(padding, -1), {0}};
 
 static const wefti_op_case cases[] = {CASE(NULL, "f32[7,5]", "i32[2,3]<7"),
                                       CASE("dtype=bf16", "f32[7,5]", "i32[9]<7"),
@@ -186,7 +183,7 @@ static const wefti_op_case cases_grad[] = {
     CASES_END};
 
 const weft_op_def weft_op_embedding = {
-    .name = "embedding",
+    WEFTI_OP_NAME(embedding),
     .min_inputs = 2,
     .max_inputs = 2,
     .weights = 1u << 0,
@@ -201,7 +198,7 @@ const weft_op_def weft_op_embedding = {
 };
 
 const weft_op_def weft_op_embedding_grad = {
-    .name = "embedding_grad",
+    WEFTI_OP_NAME(embedding_grad),
     .min_inputs = 2,
     .max_inputs = 2,
     .flags = WEFTI_OP_LINEAR | WEFTI_OP_GRADIENT,
@@ -221,5 +218,5 @@ weft_value weft_embedding(weft_graph *g, weft_value table, weft_value ids, weft_
 weft_value weft_embedding_padded(weft_graph *g, weft_value table, weft_value ids, int64_t padding,
                                  weft_dtype dtype) {
     return wefti_graph_add1(g, &weft_op_embedding, 2, (weft_value[]){table, ids}, 2,
-                            (wefti_attr[]){WEFTI_I("dtype", dtype), WEFTI_I("padding", padding)});
+                            (wefti_attr[]){WEFTI_I(dtype, dtype), WEFTI_I(padding, padding)});
 }

@@ -25,12 +25,12 @@ static lines lines_of(const weft_desc *x, int axis) {
 }
 
 static int axis_of(const weft_node *n) {
-    return (int)wefti_attr_int(n, "axis");
+    return (int)wefti_attr_int(n, WEFTI_AT_axis);
 }
 
 /* For pieces of an indexed dimension: `begin` counts in the whole. */
 static weft_status check_begin(const weft_node *n) {
-    int64_t begin = wefti_attr_int(n, "begin");
+    int64_t begin = wefti_attr_int(n, WEFTI_AT_begin);
     WEFT_REQUIRE(begin >= 0 && begin <= INT32_MAX, WEFT_E_ARG,
                  "%s: begins at %lld; it must be a number of i32, not negative", n->op->name,
                  (long long)begin);
@@ -38,18 +38,18 @@ static weft_status check_begin(const weft_node *n) {
 }
 
 static void begin_piece(const weft_node *n, int f, const int64_t *begins, wefti_attr *attrs) {
-    if (f >= 0) wefti_op_attr(n, attrs, "begin")->i += begins[f];
+    if (f >= 0) wefti_op_attr(n, attrs, WEFTI_AT_begin)->i += begins[f];
 }
 
 static double begin_of(const weft_node *n) {
-    return (double)wefti_attr_int(n, "begin");
+    return (double)wefti_attr_int(n, WEFTI_AT_begin);
 }
 
 /* ---- gather and scatter_add ---- */
 
 static weft_status check_index(const weft_node *n) {
     WEFT_TRY(check_begin(n));
-    WEFT_TRY(wefti_op_check_axis(n, wefti_attr_int(n, "axis"), wefti_in(n, 0)->rank));
+    WEFT_TRY(wefti_op_check_axis(n, wefti_attr_int(n, WEFTI_AT_axis), wefti_in(n, 0)->rank));
     WEFT_TRY(wefti_op_check_i32(n, 1));
     return wefti_op_check_rank(n, 1, 1, 1);
 }
@@ -79,8 +79,8 @@ static weft_status grad_gather(wefti_grad *g, const weft_node *n) {
     weft_graph *b = wefti_grad_graph(g);
     weft_value in[] = {weft_constant(b, *wefti_in(n, 0), 0.0), wefti_grad_in(g, n, 1),
                        wefti_grad_of(g, n, 0)};
-    wefti_attr attrs[] = {WEFTI_I("axis", axis_of(n)),
-                          WEFTI_I("begin", wefti_attr_int(n, "begin"))};
+    wefti_attr attrs[] = {WEFTI_I(axis, axis_of(n)),
+                          WEFTI_I(begin, wefti_attr_int(n, WEFTI_AT_begin))};
     wefti_grad_add(g, n, 0, wefti_graph_add1(b, &weft_op_scatter_add, 3, in, 2, attrs));
     return WEFT_OK;
 }
@@ -90,8 +90,8 @@ static weft_status grad_scatter_add(wefti_grad *g, const weft_node *n) {
     if (wefti_grad_wanted(g, n, 0)) wefti_grad_add(g, n, 0, dy);
     if (!wefti_grad_wanted(g, n, 2)) return WEFT_OK;
     weft_value in[] = {dy, wefti_grad_in(g, n, 1)};
-    wefti_attr attrs[] = {WEFTI_I("axis", axis_of(n)),
-                          WEFTI_I("begin", wefti_attr_int(n, "begin"))};
+    wefti_attr attrs[] = {WEFTI_I(axis, axis_of(n)),
+                          WEFTI_I(begin, wefti_attr_int(n, WEFTI_AT_begin))};
     wefti_grad_add_reduced(g, n, 2,
                            wefti_graph_add1(wefti_grad_graph(g), &weft_op_gather, 2, in, 2, attrs));
     return WEFT_OK;
@@ -167,7 +167,7 @@ static weft_status reference_scatter_add(const weft_node *n, const wefti_random 
 /* ---- one_hot ---- */
 
 static weft_status check_classes(const weft_node *n) {
-    int64_t classes = wefti_attr_int(n, "classes");
+    int64_t classes = wefti_attr_int(n, WEFTI_AT_classes);
     WEFT_REQUIRE(classes >= 0, WEFT_E_ARG, "%s: %lld classes; there must be 0 or more", n->op->name,
                  (long long)classes);
     WEFT_TRY(check_begin(n));
@@ -176,12 +176,12 @@ static weft_status check_classes(const weft_node *n) {
 
 static weft_status infer_one_hot(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
-    int64_t dtype = wefti_attr_int(n, "dtype");
+    int64_t dtype = wefti_attr_int(n, WEFTI_AT_dtype);
     WEFT_TRY(check_classes(n));
     WEFT_TRY(wefti_op_check_rank(n, 0, 0, WEFT_MAX_RANK - 1));
     WEFT_TRY(wefti_op_check_dtype(n, dtype));
     weft_desc y = wefti_op_retyped(wefti_in(n, 0), (weft_dtype)dtype);
-    y.shape[y.rank++] = wefti_attr_int(n, "classes");
+    y.shape[y.rank++] = wefti_attr_int(n, WEFTI_AT_classes);
     *out = y;
     return WEFT_OK;
 }
@@ -201,7 +201,7 @@ static weft_status localize_classes(const weft_node *n, const wefti_split_rule *
                                     const int64_t *begins, const int64_t *sizes,
                                     wefti_attr *attrs) {
     int f = rule_->out[0][wefti_out(n, 0)->rank - 1];
-    if (f >= 0) wefti_op_attr(n, attrs, "classes")->i = sizes[f];
+    if (f >= 0) wefti_op_attr(n, attrs, WEFTI_AT_classes)->i = sizes[f];
     begin_piece(n, f, begins, attrs);
     return WEFT_OK;
 }
@@ -209,7 +209,7 @@ static weft_status localize_classes(const weft_node *n, const wefti_split_rule *
 static weft_status reference_one_hot(const weft_node *n, const wefti_random *random,
                                      const double *const *in, double *const *out) {
     (void)random;
-    int64_t rows = weft_desc_elems(wefti_in(n, 0)), classes = wefti_attr_int(n, "classes");
+    int64_t rows = weft_desc_elems(wefti_in(n, 0)), classes = wefti_attr_int(n, WEFTI_AT_classes);
     for (int64_t row = 0; row < rows; row++)
         for (int64_t c = 0; c < classes; c++)
             out[0][row * classes + c] = in[0][row] - begin_of(n) == (double)c ? 1.0 : 0.0;
@@ -220,7 +220,7 @@ static weft_status reference_one_hot(const weft_node *n, const wefti_random *ran
 
 static weft_status infer_top_k(const weft_node *n, weft_desc *out, int *out_count) {
     const weft_desc *x = wefti_in(n, 0);
-    int64_t k = wefti_attr_int(n, "k");
+    int64_t k = wefti_attr_int(n, WEFTI_AT_k);
     WEFT_TRY(wefti_op_check_float(n, 0));
     WEFT_TRY(wefti_op_check_rank(n, 0, 1, WEFT_MAX_RANK));
     WEFT_REQUIRE(k >= 1 && k <= x->shape[x->rank - 1], WEFT_E_SHAPE,
@@ -240,7 +240,7 @@ static weft_status infer_top_k_grad(const weft_node *n, weft_desc *out, int *out
     WEFT_TRY(wefti_op_check_rank(n, 0, 1, WEFT_MAX_RANK));
     WEFT_TRY(wefti_op_check_same_shape(n, 0, 1));
     *out = *wefti_in(n, 1);
-    out->shape[out->rank - 1] = wefti_attr_int(n, "classes");
+    out->shape[out->rank - 1] = wefti_attr_int(n, WEFTI_AT_classes);
     return WEFT_OK;
 }
 
@@ -248,7 +248,7 @@ static weft_status grad_top_k(wefti_grad *g, const weft_node *n) {
     const weft_desc *x = wefti_in(n, 0);
     weft_value in[] = {wefti_grad_out(g, n, 1), wefti_grad_of(g, n, 0)};
     if (in[1].id < 0) return WEFT_OK; /* only the indices were used */
-    wefti_attr classes = WEFTI_I("classes", x->shape[x->rank - 1]);
+    wefti_attr classes = WEFTI_I(classes, x->shape[x->rank - 1]);
     wefti_grad_add(g, n, 0,
                    wefti_graph_add1(wefti_grad_graph(g), &weft_op_top_k_grad, 2, in, 1, &classes));
     return WEFT_OK;
@@ -284,7 +284,7 @@ static weft_status lower_top_k(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     int last = wefti_in(n, 0)->rank - 1, factor = wefti_lower_rule(c)->in[0][last];
     int32_t parts = wefti_lower_parts(c, factor);
-    int64_t k = wefti_attr_int(n, "k"), counts[WEFTI_MAX_PARTS];
+    int64_t k = wefti_attr_int(n, WEFTI_AT_k), counts[WEFTI_MAX_PARTS];
     weft_value values, index, place;
     WEFT_REQUIRE(parts <= WEFTI_MAX_PARTS, WEFT_E_NO_IMPL, "top_k over %d parts; at most %d", parts,
                  WEFTI_MAX_PARTS);
@@ -313,7 +313,7 @@ static weft_status reference_top_k(const weft_node *n, const wefti_random *rando
     (void)random;
     const weft_desc *x = wefti_in(n, 0);
     int64_t rows = wefti_op_count(x, 0, x->rank - 1), size = x->shape[x->rank - 1];
-    int64_t k = wefti_attr_int(n, "k");
+    int64_t k = wefti_attr_int(n, WEFTI_AT_k);
     for (int64_t row = 0; row < rows; row++) {
         const double *from = in[0] + row * size;
         double *values = out[0] + row * k, *index = out[1] + row * k;
@@ -336,7 +336,7 @@ static weft_status reference_top_k_grad(const weft_node *n, const wefti_random *
     (void)random;
     const weft_desc *index = wefti_in(n, 0);
     int64_t rows = wefti_op_count(index, 0, index->rank - 1), k = index->shape[index->rank - 1];
-    int64_t classes = wefti_attr_int(n, "classes");
+    int64_t classes = wefti_attr_int(n, WEFTI_AT_classes);
     for (int64_t i = 0; i < rows * classes; i++) out[0][i] = 0.0;
     for (int64_t i = 0; i < rows * k; i++) {
         double id = in[0][i] - begin_of(n);
@@ -347,11 +347,11 @@ static weft_status reference_top_k_grad(const weft_node *n, const wefti_random *
 
 /* ---- tables ---- */
 
-static const wefti_attr attrs_axis[] = {WEFTI_I("axis", 0), WEFTI_I("begin", 0), {0}};
+static const wefti_attr attrs_axis[] = {WEFTI_I(axis, 0), WEFTI_I(begin, 0), {0}};
 static const wefti_attr attrs_one_hot[] = {
-    WEFTI_I("classes", 0), WEFTI_I("dtype", WEFT_F32), WEFTI_I("begin", 0), {0}};
-static const wefti_attr attrs_top_k[] = {WEFTI_I("k", 1), {0}};
-static const wefti_attr attrs_top_k_grad[] = {WEFTI_I("classes", 0), WEFTI_I("begin", 0), {0}};
+    WEFTI_I(classes, 0), WEFTI_I(dtype, WEFT_F32), WEFTI_I(begin, 0), {0}};
+static const wefti_attr attrs_top_k[] = {WEFTI_I(k, 1), {0}};
+static const wefti_attr attrs_top_k_grad[] = {WEFTI_I(classes, 0), WEFTI_I(begin, 0), {0}};
 
 static const wefti_op_case cases_gather[] = {CASE("axis=0", "f32[7,5]", "i32[4]<7"),
                                              CASE("axis=1", "bf16[3,5]", "i32[9]<5"),
@@ -382,7 +382,7 @@ static const wefti_op_case cases_top_k_grad[] = {
 /* ---- definitions ---- */
 
 const weft_op_def weft_op_gather = {
-    .name = "gather",
+    WEFTI_OP_NAME(gather),
     .min_inputs = 2,
     .max_inputs = 2,
     .flags = WEFTI_OP_LINEAR,
@@ -411,7 +411,7 @@ static void cost_top_k_grad(const weft_node *n, wefti_cost *out) {
 }
 
 const weft_op_def weft_op_scatter_add = {
-    .name = "scatter_add",
+    WEFTI_OP_NAME(scatter_add),
     .min_inputs = 3,
     .max_inputs = 3,
     .flags = WEFTI_OP_LINEAR,
@@ -426,7 +426,7 @@ const weft_op_def weft_op_scatter_add = {
 };
 
 const weft_op_def weft_op_one_hot = {
-    .name = "one_hot",
+    WEFTI_OP_NAME(one_hot),
     .min_inputs = 1,
     .max_inputs = 1,
     .flags = WEFTI_OP_CHEAP,
@@ -439,55 +439,42 @@ const weft_op_def weft_op_one_hot = {
 };
 
 const weft_op_def weft_op_top_k = {
-    .name = "top_k",
-    .min_inputs = 1,
-    .max_inputs = 1,
-    .attrs = attrs_top_k,
-    .infer = infer_top_k,
-    .grad = grad_top_k,
-    .split = split_rows,
-    .cost = cost_top_k,
-    .reference = reference_top_k,
-    .cases = cases_top_k,
-    .lower = lower_top_k,
-    .lowers = 1u << WEFTI_FACTOR_STATS,
+    WEFTI_OP_NAME(top_k), .min_inputs = 1,      .max_inputs = 1,
+    .attrs = attrs_top_k, .infer = infer_top_k, .grad = grad_top_k,
+    .split = split_rows,  .cost = cost_top_k,   .reference = reference_top_k,
+    .cases = cases_top_k, .lower = lower_top_k, .lowers = 1u << WEFTI_FACTOR_STATS,
 };
 
 const weft_op_def weft_op_top_k_grad = {
-    .name = "top_k_grad",
-    .min_inputs = 2,
-    .max_inputs = 2,
-    .flags = WEFTI_OP_LINEAR | WEFTI_OP_GRADIENT,
-    .attrs = attrs_top_k_grad,
-    .infer = infer_top_k_grad,
-    .split = split_rows,
-    .localize = localize_classes,
-    .cost = cost_top_k_grad,
-    .reference = reference_top_k_grad,
+    WEFTI_OP_NAME(top_k_grad), .min_inputs = 2,
+    .max_inputs = 2,           .flags = WEFTI_OP_LINEAR | WEFTI_OP_GRADIENT,
+    .attrs = attrs_top_k_grad, .infer = infer_top_k_grad,
+    .split = split_rows,       .localize = localize_classes,
+    .cost = cost_top_k_grad,   .reference = reference_top_k_grad,
     .cases = cases_top_k_grad,
 };
 
 /* ---- builders ---- */
 
 weft_value weft_take(weft_graph *g, weft_value x, weft_value index, int axis) {
-    wefti_attr at = WEFTI_I("axis", wefti_op_axis(axis, weft_value_desc(g, x).rank));
+    wefti_attr at = WEFTI_I(axis, wefti_op_axis(axis, weft_value_desc(g, x).rank));
     return wefti_graph_add1(g, &weft_op_gather, 2, (weft_value[]){x, index}, 1, &at);
 }
 
 weft_value weft_scatter_add(weft_graph *g, weft_value x, weft_value index, weft_value updates,
                             int axis) {
-    wefti_attr at = WEFTI_I("axis", wefti_op_axis(axis, weft_value_desc(g, x).rank));
+    wefti_attr at = WEFTI_I(axis, wefti_op_axis(axis, weft_value_desc(g, x).rank));
     return wefti_graph_add1(g, &weft_op_scatter_add, 3, (weft_value[]){x, index, updates}, 1, &at);
 }
 
 weft_value weft_one_hot(weft_graph *g, weft_value index, int64_t classes, weft_dtype dtype) {
     return wefti_graph_add1(g, &weft_op_one_hot, 1, &index, 2,
-                            (wefti_attr[]){WEFTI_I("classes", classes), WEFTI_I("dtype", dtype)});
+                            (wefti_attr[]){WEFTI_I(classes, classes), WEFTI_I(dtype, dtype)});
 }
 
 weft_value weft_top_k(weft_graph *g, weft_value x, int64_t k, weft_value *out_index) {
     weft_value out[2];
-    wefti_graph_add(g, &weft_op_top_k, 1, &x, 1, (wefti_attr[]){WEFTI_I("k", k)}, 2, out);
+    wefti_graph_add(g, &weft_op_top_k, 1, &x, 1, (wefti_attr[]){WEFTI_I(k, k)}, 2, out);
     if (out_index) *out_index = out[1];
     return out[0];
 }

@@ -15,7 +15,7 @@ static weft_status infer_reshape(const weft_node *n, weft_desc *out, int *out_co
     (void)out_count;
     const weft_desc *x = wefti_in(n, 0);
     weft_desc y;
-    WEFT_TRY(wefti_op_desc_of_attr(n, "shape", x->dtype, &y));
+    WEFT_TRY(wefti_op_desc_of_attr(n, WEFTI_AT_shape, x->dtype, &y));
     WEFT_REQUIRE(weft_desc_elems(&y) == weft_desc_elems(x), WEFT_E_SHAPE,
                  "reshape: %s has %lld elements, %s would have %lld", TEXT(x),
                  (long long)weft_desc_elems(x), TEXT(&y), (long long)weft_desc_elems(&y));
@@ -67,7 +67,7 @@ static weft_status localize_reshape(const weft_node *n, const wefti_split_rule *
                                     const int64_t *begins, const int64_t *sizes,
                                     wefti_attr *attrs) {
     (void)begins;
-    wefti_op_localize_shape(n, rule, sizes, attrs, "shape");
+    wefti_op_localize_shape(n, rule, sizes, attrs, WEFTI_AT_shape);
     return WEFT_OK;
 }
 
@@ -84,7 +84,7 @@ static weft_status reference_reshape(const weft_node *n, const wefti_random *ran
 static weft_status infer_transpose(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     const weft_desc *x = wefti_in(n, 0);
-    const wefti_ints *order = wefti_attr_ints(n, "order");
+    const wefti_ints *order = wefti_attr_ints(n, WEFTI_AT_order);
     WEFT_REQUIRE(order->count == x->rank, WEFT_E_SHAPE,
                  "transpose: the order names %d dimensions, %s has %d", order->count, TEXT(x),
                  x->rank);
@@ -102,7 +102,7 @@ static weft_status infer_transpose(const weft_node *n, weft_desc *out, int *out_
 }
 
 static weft_status grad_transpose(wefti_grad *g, const weft_node *n) {
-    const wefti_ints *order = wefti_attr_ints(n, "order");
+    const wefti_ints *order = wefti_attr_ints(n, WEFTI_AT_order);
     int inverse[WEFT_MAX_RANK];
     for (int d = 0; d < order->count; d++) inverse[order->v[d]] = d;
     wefti_grad_add(
@@ -113,7 +113,7 @@ static weft_status grad_transpose(wefti_grad *g, const weft_node *n) {
 
 static weft_status split_transpose(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0);
-    const wefti_ints *order = wefti_attr_ints(n, "order");
+    const wefti_ints *order = wefti_attr_ints(n, WEFTI_AT_order);
     int8_t f[WEFT_MAX_RANK];
     wefti_op_factors(r, "d", x, 0, x->rank, WEFTI_FACTOR_FREE, f);
     wefti_op_assign(r->in[0], 0, f, 0, x->rank);
@@ -125,7 +125,7 @@ static weft_status reference_transpose(const weft_node *n, const wefti_random *r
                                        const double *const *in, double *const *out) {
     (void)random;
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
-    const wefti_ints *order = wefti_attr_ints(n, "order");
+    const wefti_ints *order = wefti_attr_ints(n, WEFTI_AT_order);
     int64_t own[WEFT_MAX_RANK], strides[WEFT_MAX_RANK], count = weft_desc_elems(y);
     wefti_strides(x, own);
     for (int d = 0; d < y->rank; d++) strides[d] = own[order->v[d]];
@@ -148,8 +148,8 @@ static void copy_block(const double *x, int64_t x_size, int64_t x_at, double *y,
 static weft_status infer_slice(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     const weft_desc *x = wefti_in(n, 0);
-    int64_t axis = wefti_attr_int(n, "axis"), begin = wefti_attr_int(n, "begin");
-    int64_t end = wefti_attr_int(n, "end");
+    int64_t axis = wefti_attr_int(n, WEFTI_AT_axis), begin = wefti_attr_int(n, WEFTI_AT_begin);
+    int64_t end = wefti_attr_int(n, WEFTI_AT_end);
     WEFT_TRY(check_rank_at_least_1(n, axis));
     WEFT_REQUIRE(begin >= 0 && begin <= end && end <= x->shape[axis], WEFT_E_SHAPE,
                  "slice: [%lld, %lld) of dimension %lld of %s: it must lie in [0, %lld)",
@@ -162,10 +162,10 @@ static weft_status infer_slice(const weft_node *n, weft_desc *out, int *out_coun
 
 static weft_status grad_slice(wefti_grad *g, const weft_node *n) {
     const weft_desc *x = wefti_in(n, 0);
-    int64_t axis = wefti_attr_int(n, "axis");
+    int64_t axis = wefti_attr_int(n, WEFTI_AT_axis);
     int64_t before[WEFT_MAX_RANK] = {0}, after[WEFT_MAX_RANK] = {0};
-    before[axis] = wefti_attr_int(n, "begin");
-    after[axis] = x->shape[axis] - wefti_attr_int(n, "end");
+    before[axis] = wefti_attr_int(n, WEFTI_AT_begin);
+    after[axis] = x->shape[axis] - wefti_attr_int(n, WEFTI_AT_end);
     wefti_grad_add(g, n, 0,
                    weft_pad(wefti_grad_graph(g), wefti_grad_of(g, n, 0), before, after, 0.0));
     return WEFT_OK;
@@ -173,7 +173,7 @@ static weft_status grad_slice(wefti_grad *g, const weft_node *n) {
 
 /* Split rule of slice, concat and split: blocks along the axis, other dimensions free. */
 static weft_status split_along(const weft_node *n, wefti_split_rule *r) {
-    int axis = (int)wefti_attr_int(n, "axis");
+    int axis = (int)wefti_attr_int(n, WEFTI_AT_axis);
     const weft_desc *x = wefti_in(n, 0);
     for (int d = 0; d < x->rank; d++) {
         if (d == axis) {
@@ -189,8 +189,8 @@ static weft_status split_along(const weft_node *n, wefti_split_rule *r) {
 
 /* Slice and split: each result is a block of x. */
 static void result_blocks(const wefti_lowering *c, const weft_node *n, wefti_block *b) {
-    int axis = (int)wefti_attr_int(n, "axis");
-    int64_t at = n->op == &weft_op_slice ? wefti_attr_int(n, "begin") : 0;
+    int axis = (int)wefti_attr_int(n, WEFTI_AT_axis);
+    int64_t at = n->op == &weft_op_slice ? wefti_attr_int(n, WEFTI_AT_begin) : 0;
     for (int o = 0; o < n->outputs; o++) {
         b[o] = wefti_block_of(c, 0, o, axis, at);
         at += b[o].y;
@@ -221,15 +221,15 @@ static weft_status reference_slice(const weft_node *n, const wefti_random *rando
                                    const double *const *in, double *const *out) {
     (void)random;
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
-    int axis = (int)wefti_attr_int(n, "axis");
-    copy_block(in[0], x->shape[axis], wefti_attr_int(n, "begin"), out[0], y->shape[axis], 0,
+    int axis = (int)wefti_attr_int(n, WEFTI_AT_axis);
+    copy_block(in[0], x->shape[axis], wefti_attr_int(n, WEFTI_AT_begin), out[0], y->shape[axis], 0,
                wefti_op_count(x, 0, axis), y->shape[axis], wefti_op_count(x, axis + 1, x->rank));
     return WEFT_OK;
 }
 
 static weft_status infer_concat(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
-    int64_t axis = wefti_attr_int(n, "axis");
+    int64_t axis = wefti_attr_int(n, WEFTI_AT_axis);
     weft_desc y = *wefti_in(n, 0);
     WEFT_TRY(check_rank_at_least_1(n, axis));
     for (int i = 1; i < n->inputs; i++) {
@@ -251,7 +251,7 @@ static weft_status infer_concat(const weft_node *n, weft_desc *out, int *out_cou
 }
 
 static weft_status grad_concat(wefti_grad *g, const weft_node *n) {
-    int axis = (int)wefti_attr_int(n, "axis");
+    int axis = (int)wefti_attr_int(n, WEFTI_AT_axis);
     int64_t at = 0;
     for (int i = 0; i < n->inputs; i++) {
         int64_t size = wefti_in(n, i)->shape[axis];
@@ -268,7 +268,7 @@ static weft_status reference_concat(const weft_node *n, const wefti_random *rand
                                     const double *const *in, double *const *out) {
     (void)random;
     const weft_desc *y = wefti_out(n, 0);
-    int axis = (int)wefti_attr_int(n, "axis");
+    int axis = (int)wefti_attr_int(n, WEFTI_AT_axis);
     int64_t at = 0;
     for (int i = 0; i < n->inputs; i++) {
         int64_t size = wefti_in(n, i)->shape[axis];
@@ -281,7 +281,7 @@ static weft_status reference_concat(const weft_node *n, const wefti_random *rand
 
 /* Assembles a piece of the result from the parts that it takes of each input. */
 static void input_blocks(const wefti_lowering *c, const weft_node *n, wefti_block *b) {
-    int axis = (int)wefti_attr_int(n, "axis");
+    int axis = (int)wefti_attr_int(n, WEFTI_AT_axis);
     int64_t at = 0;
     for (int i = 0; i < n->inputs; i++) {
         b[i] = wefti_block_of(c, i, 0, axis, -at);
@@ -291,7 +291,7 @@ static void input_blocks(const wefti_lowering *c, const weft_node *n, wefti_bloc
 
 static weft_status lower_concat(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
-    int axis = (int)wefti_attr_int(n, "axis"), count = 0;
+    int axis = (int)wefti_attr_int(n, WEFTI_AT_axis), count = 0;
     weft_value fetched[WEFTI_MAX_IN], pieces[WEFTI_MAX_IN];
     wefti_interval have[WEFTI_MAX_IN];
     wefti_block b[WEFTI_MAX_IN];
@@ -311,14 +311,14 @@ static weft_status lower_concat(wefti_lowering *c, const weft_node *n) {
 
 static void exchanged_concat(const wefti_lowering *c, const weft_node *n, int64_t *bytes) {
     wefti_block b[WEFTI_MAX_IN];
-    int f = wefti_lower_rule(c)->out[0][wefti_attr_int(n, "axis")];
+    int f = wefti_lower_rule(c)->out[0][wefti_attr_int(n, WEFTI_AT_axis)];
     input_blocks(c, n, b);
     if (f >= 0) bytes[f] = wefti_block_bytes(c, n->inputs, b, 0);
 }
 
 static weft_status infer_split(const weft_node *n, weft_desc *out, int *out_count) {
     const weft_desc *x = wefti_in(n, 0);
-    int64_t axis = wefti_attr_int(n, "axis"), parts = wefti_attr_int(n, "parts");
+    int64_t axis = wefti_attr_int(n, WEFTI_AT_axis), parts = wefti_attr_int(n, WEFTI_AT_parts);
     WEFT_TRY(check_rank_at_least_1(n, axis));
     WEFT_REQUIRE(parts >= 1 && parts <= WEFTI_MAX_OUT, WEFT_E_ARG,
                  "split: %lld parts; there must be 1 to %d", (long long)parts, WEFTI_MAX_OUT);
@@ -340,7 +340,8 @@ static weft_status grad_split(wefti_grad *g, const weft_node *n) {
         parts[o] = wefti_grad_of(g, n, o);
         if (parts[o].id < 0) parts[o] = weft_constant(b, *wefti_out(n, o), 0.0);
     }
-    wefti_grad_add(g, n, 0, weft_concat(b, n->outputs, parts, (int)wefti_attr_int(n, "axis")));
+    wefti_grad_add(g, n, 0,
+                   weft_concat(b, n->outputs, parts, (int)wefti_attr_int(n, WEFTI_AT_axis)));
     return WEFT_OK;
 }
 
@@ -348,7 +349,7 @@ static weft_status reference_split(const weft_node *n, const wefti_random *rando
                                    const double *const *in, double *const *out) {
     (void)random;
     const weft_desc *x = wefti_in(n, 0);
-    int axis = (int)wefti_attr_int(n, "axis");
+    int axis = (int)wefti_attr_int(n, WEFTI_AT_axis);
     int64_t size = x->shape[axis] / n->outputs;
     for (int o = 0; o < n->outputs; o++)
         copy_block(in[0], x->shape[axis], o * size, out[o], size, 0, wefti_op_count(x, 0, axis),
@@ -361,7 +362,8 @@ static weft_status reference_split(const weft_node *n, const wefti_random *rando
 static weft_status infer_pad(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     const weft_desc *x = wefti_in(n, 0);
-    const wefti_ints *before = wefti_attr_ints(n, "before"), *after = wefti_attr_ints(n, "after");
+    const wefti_ints *before = wefti_attr_ints(n, WEFTI_AT_before),
+                     *after = wefti_attr_ints(n, WEFTI_AT_after);
     WEFT_REQUIRE(before->count == x->rank && after->count == x->rank, WEFT_E_SHAPE,
                  "pad: %d sizes before and %d after are given for %s, which needs %d of each",
                  before->count, after->count, TEXT(x), x->rank);
@@ -382,7 +384,7 @@ static weft_status infer_pad(const weft_node *n, weft_desc *out, int *out_count)
 
 static weft_status grad_pad(wefti_grad *g, const weft_node *n) {
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
-    const wefti_ints *before = wefti_attr_ints(n, "before");
+    const wefti_ints *before = wefti_attr_ints(n, WEFTI_AT_before);
     weft_value dx = wefti_grad_of(g, n, 0);
     for (int d = 0; d < x->rank; d++)
         if (x->shape[d] != y->shape[d])
@@ -406,8 +408,9 @@ static weft_status split_pad(const weft_node *n, wefti_split_rule *r) {
 static weft_status lower_pad(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     weft_value v = wefti_lower_in(c, 0);
-    wefti_ints before = *wefti_attr_ints(n, "before"), after = *wefti_attr_ints(n, "after");
-    double value = wefti_attr_float(n, "value");
+    wefti_ints before = *wefti_attr_ints(n, WEFTI_AT_before),
+               after = *wefti_attr_ints(n, WEFTI_AT_after);
+    double value = wefti_attr_float(n, WEFTI_AT_value);
     bool more = false;
     for (int d = 0; d < before.count; d++) {
         wefti_block b = wefti_block_of(c, 0, 0, d, -before.v[d]);
@@ -425,7 +428,8 @@ static weft_status lower_pad(wefti_lowering *c, const weft_node *n) {
 }
 
 static void exchanged_pad(const wefti_lowering *c, const weft_node *n, int64_t *bytes) {
-    const wefti_ints *before = wefti_attr_ints(n, "before"), *after = wefti_attr_ints(n, "after");
+    const wefti_ints *before = wefti_attr_ints(n, WEFTI_AT_before),
+                     *after = wefti_attr_ints(n, WEFTI_AT_after);
     for (int d = 0; d < before->count; d++) {
         wefti_block b = wefti_block_of(c, 0, 0, d, -before->v[d]);
         if (b.parts > 1 && (before->v[d] || after->v[d]))
@@ -437,26 +441,25 @@ static weft_status reference_pad(const weft_node *n, const wefti_random *random,
                                  const double *const *in, double *const *out) {
     (void)random;
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
-    const wefti_ints *before = wefti_attr_ints(n, "before");
+    const wefti_ints *before = wefti_attr_ints(n, WEFTI_AT_before);
     int64_t strides[WEFT_MAX_RANK], shift = 0;
     int64_t count = weft_desc_elems(x), padded = weft_desc_elems(y);
     wefti_strides(y, strides);
     for (int d = 0; d < x->rank; d++) shift += before->v[d] * strides[d];
-    for (int64_t i = 0; i < padded; i++) out[0][i] = wefti_attr_float(n, "value");
+    for (int64_t i = 0; i < padded; i++) out[0][i] = wefti_attr_float(n, WEFTI_AT_value);
     for (int64_t i = 0; i < count; i++) out[0][shift + wefti_op_offset(x, i, strides)] = in[0][i];
     return WEFT_OK;
 }
 
 /* ---- tables ---- */
 
-static const wefti_attr attrs_reshape[] = {ATTR_INTS("shape", 0, {0}), {0}};
-static const wefti_attr attrs_transpose[] = {ATTR_INTS("order", 0, {0}), {0}};
-static const wefti_attr attrs_slice[] = {
-    WEFTI_I("axis", 0), WEFTI_I("begin", 0), WEFTI_I("end", 0), {0}};
-static const wefti_attr attrs_concat[] = {WEFTI_I("axis", 0), {0}};
-static const wefti_attr attrs_split[] = {WEFTI_I("axis", 0), WEFTI_I("parts", 1), {0}};
+static const wefti_attr attrs_reshape[] = {ATTR_INTS(shape, 0, {0}), {0}};
+static const wefti_attr attrs_transpose[] = {ATTR_INTS(order, 0, {0}), {0}};
+static const wefti_attr attrs_slice[] = {WEFTI_I(axis, 0), WEFTI_I(begin, 0), WEFTI_I(end, 0), {0}};
+static const wefti_attr attrs_concat[] = {WEFTI_I(axis, 0), {0}};
+static const wefti_attr attrs_split[] = {WEFTI_I(axis, 0), WEFTI_I(parts, 1), {0}};
 static const wefti_attr attrs_pad[] = {
-    ATTR_INTS("before", 0, {0}), ATTR_INTS("after", 0, {0}), WEFTI_F("value", 0.0), {0}};
+    ATTR_INTS(before, 0, {0}), ATTR_INTS(after, 0, {0}), WEFTI_F(value, 0.0), {0}};
 
 static const wefti_op_case cases_reshape[] = {CASE("shape=(15)", "f32[3,5]"),
                                               CASE("shape=(2,3,4)", "bf16[6,4]"),
@@ -496,7 +499,7 @@ static const wefti_op_case cases_pad[] = {CASE("before=(1,0) after=(2,0) value=1
 /* ---- definitions ---- */
 
 const weft_op_def weft_op_reshape = {
-    .name = "reshape",
+    WEFTI_OP_NAME(reshape),
     .min_inputs = 1,
     .max_inputs = 1,
     .flags = WEFTI_OP_RESHAPE | WEFTI_OP_CHEAP | WEFTI_OP_LINEAR,
@@ -511,21 +514,14 @@ const weft_op_def weft_op_reshape = {
 };
 
 const weft_op_def weft_op_transpose = {
-    .name = "transpose",
-    .min_inputs = 1,
-    .max_inputs = 1,
-    .flags = WEFTI_OP_LINEAR,
-    .attrs = attrs_transpose,
-    .infer = infer_transpose,
-    .grad = grad_transpose,
-    .split = split_transpose,
-    .cost = wefti_op_cost_move,
-    .reference = reference_transpose,
-    .cases = cases_transpose,
+    WEFTI_OP_NAME(transpose),         .min_inputs = 1,          .max_inputs = 1,
+    .flags = WEFTI_OP_LINEAR,         .attrs = attrs_transpose, .infer = infer_transpose,
+    .grad = grad_transpose,           .split = split_transpose, .cost = wefti_op_cost_move,
+    .reference = reference_transpose, .cases = cases_transpose,
 };
 
 const weft_op_def weft_op_slice = {
-    .name = "slice",
+    WEFTI_OP_NAME(slice),
     .min_inputs = 1,
     .max_inputs = 1,
     .flags = WEFTI_OP_CHEAP | WEFTI_OP_LINEAR,
@@ -542,24 +538,17 @@ const weft_op_def weft_op_slice = {
 };
 
 const weft_op_def weft_op_concat = {
-    .name = "concat",
-    .min_inputs = 1,
-    .max_inputs = WEFTI_MAX_IN,
-    .flags = WEFTI_OP_LINEAR,
-    .attrs = attrs_concat,
-    .infer = infer_concat,
-    .grad = grad_concat,
-    .split = split_along,
-    .cost = wefti_op_cost_move,
-    .reference = reference_concat,
-    .cases = cases_concat,
-    .lower = lower_concat,
-    .exchanged = exchanged_concat,
-    .lowers = 1u << WEFTI_FACTOR_HALO,
+    WEFTI_OP_NAME(concat),         .min_inputs = 1,
+    .max_inputs = WEFTI_MAX_IN,    .flags = WEFTI_OP_LINEAR,
+    .attrs = attrs_concat,         .infer = infer_concat,
+    .grad = grad_concat,           .split = split_along,
+    .cost = wefti_op_cost_move,    .reference = reference_concat,
+    .cases = cases_concat,         .lower = lower_concat,
+    .exchanged = exchanged_concat, .lowers = 1u << WEFTI_FACTOR_HALO,
 };
 
 const weft_op_def weft_op_chunk = {
-    .name = "chunk",
+    WEFTI_OP_NAME(chunk),
     .min_inputs = 1,
     .max_inputs = 1,
     .flags = WEFTI_OP_CHEAP | WEFTI_OP_LINEAR,
@@ -581,7 +570,7 @@ static void cost_pad(const weft_node *n, wefti_cost *out) {
 }
 
 const weft_op_def weft_op_pad = {
-    .name = "pad",
+    WEFTI_OP_NAME(pad),
     .min_inputs = 1,
     .max_inputs = 1,
     .attrs = attrs_pad,
@@ -618,7 +607,7 @@ weft_value weft_reshape(weft_graph *g, weft_value x, int rank, const int64_t *sh
     /* Left at -1, hence refused, when nothing fits. */
     if (open >= 0 && d.rank >= 0 && known > 0 && weft_desc_elems(&d) % known == 0)
         to.v[open] = weft_desc_elems(&d) / known;
-    return wefti_graph_add1(g, &weft_op_reshape, 1, &x, 1, (wefti_attr[]){WEFTI_N("shape", to)});
+    return wefti_graph_add1(g, &weft_op_reshape, 1, &x, 1, (wefti_attr[]){WEFTI_N(shape, to)});
 }
 
 weft_value weft_transpose(weft_graph *g, weft_value x, int rank, const int *order) {
@@ -631,15 +620,14 @@ weft_value weft_transpose(weft_graph *g, weft_value x, int rank, const int *orde
         return WEFT_NO_VALUE;
     }
     for (int i = 0; i < rank; i++) axes.v[axes.count++] = wefti_op_axis(order[i], known);
-    return wefti_graph_add1(g, &weft_op_transpose, 1, &x, 1,
-                            (wefti_attr[]){WEFTI_N("order", axes)});
+    return wefti_graph_add1(g, &weft_op_transpose, 1, &x, 1, (wefti_attr[]){WEFTI_N(order, axes)});
 }
 
 weft_value weft_slice(weft_graph *g, weft_value x, int axis, int64_t begin, int64_t end) {
     int64_t at = wefti_op_axis(axis, weft_value_desc(g, x).rank);
     return wefti_graph_add1(
         g, &weft_op_slice, 1, &x, 3,
-        (wefti_attr[]){WEFTI_I("axis", at), WEFTI_I("begin", begin), WEFTI_I("end", end)});
+        (wefti_attr[]){WEFTI_I(axis, at), WEFTI_I(begin, begin), WEFTI_I(end, end)});
 }
 
 weft_value weft_concat(weft_graph *g, int count, const weft_value *x, int axis) {
@@ -655,7 +643,7 @@ weft_value weft_concat(weft_graph *g, int count, const weft_value *x, int axis) 
             return WEFT_NO_VALUE;
         }
     int64_t at = wefti_op_axis(axis, weft_value_desc(g, x[0]).rank);
-    return wefti_graph_add1(g, &weft_op_concat, count, x, 1, (wefti_attr[]){WEFTI_I("axis", at)});
+    return wefti_graph_add1(g, &weft_op_concat, count, x, 1, (wefti_attr[]){WEFTI_I(axis, at)});
 }
 
 void weft_split(weft_graph *g, weft_value x, int axis, int parts, weft_value *out) {
@@ -667,14 +655,14 @@ void weft_split(weft_graph *g, weft_value x, int axis, int parts, weft_value *ou
     }
     int64_t at = wefti_op_axis(axis, weft_value_desc(g, x).rank);
     wefti_graph_add(g, &weft_op_chunk, 1, &x, 2,
-                    (wefti_attr[]){WEFTI_I("axis", at), WEFTI_I("parts", parts)}, parts, out);
+                    (wefti_attr[]){WEFTI_I(axis, at), WEFTI_I(parts, parts)}, parts, out);
 }
 
 weft_value weft_pad(weft_graph *g, weft_value x, const int64_t *before, const int64_t *after,
                     double value) {
     int rank = weft_value_desc(g, x).rank;
     return wefti_graph_add1(g, &weft_op_pad, 1, &x, 3,
-                            (wefti_attr[]){WEFTI_N("before", wefti_op_ints(rank, before)),
-                                           WEFTI_N("after", wefti_op_ints(rank, after)),
-                                           WEFTI_F("value", value)});
+                            (wefti_attr[]){WEFTI_N(before, wefti_op_ints(rank, before)),
+                                           WEFTI_N(after, wefti_op_ints(rank, after)),
+                                           WEFTI_F(value, value)});
 }

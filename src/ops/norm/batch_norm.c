@@ -43,7 +43,7 @@ static weft_status check(const weft_node *n, int end) {
 }
 
 static weft_status check_eps(const weft_node *n) {
-    double eps = wefti_attr_float(n, "eps");
+    double eps = wefti_attr_float(n, WEFTI_AT_eps);
     WEFT_REQUIRE(eps >= 0.0, WEFT_E_ARG, "%s: eps is %g; it must not be negative", n->op->name,
                  eps);
     return WEFT_OK;
@@ -120,7 +120,7 @@ static weft_status grad_infer(wefti_grad *g, const weft_node *n) {
     const weft_desc *x = wefti_in(n, 0);
     weft_value dy = wefti_grad_of(g, n, 0), gamma = wefti_grad_in(g, n, 1);
     weft_value rstd =
-        weft_rsqrt(b, weft_shift(b, wefti_grad_in(g, n, 4), wefti_attr_float(n, "eps")));
+        weft_rsqrt(b, weft_shift(b, wefti_grad_in(g, n, 4), wefti_attr_float(n, WEFTI_AT_eps)));
     weft_value slope = by_channel(b, x, weft_mul(b, gamma, rstd));
     if (wefti_grad_wanted(g, n, 0)) wefti_grad_add_reduced(g, n, 0, weft_mul(b, dy, slope));
     if (wefti_grad_wanted(g, n, 2)) add_channel_sum(g, n, 2, dy);
@@ -206,7 +206,7 @@ static weft_status lower_train(wefti_lowering *c, const weft_node *n) {
     weft_value var =
         weft_scale(g, wefti_op_sum_over(c, wefti_op_add1(g, &weft_op_square, off), &axes, factors),
                    1.0 / count);
-    weft_value rstd = weft_rsqrt(g, weft_shift(g, flat(g, var), wefti_attr_float(n, "eps")));
+    weft_value rstd = weft_rsqrt(g, weft_shift(g, flat(g, var), wefti_attr_float(n, WEFTI_AT_eps)));
     weft_value slope = by_channel(g, &d, weft_mul(g, rstd, wefti_lower_in(c, 1)));
     weft_value y = weft_add(g, weft_mul(g, off, slope), by_channel(g, &d, wefti_lower_in(c, 2)));
     wefti_lower_out(c, 0, weft_cast(g, y, wefti_out(n, 0)->dtype));
@@ -259,7 +259,7 @@ static weft_status reference_infer(const weft_node *n, const wefti_random *rando
     planes p = planes_of(wefti_in(n, 0));
     for (int64_t c = 0; c < p.channels; c++)
         for (int64_t k = 0; k < p.batch * p.space; k++) {
-            double rstd = 1.0 / sqrt(in[4][c] + wefti_attr_float(n, "eps"));
+            double rstd = 1.0 / sqrt(in[4][c] + wefti_attr_float(n, WEFTI_AT_eps));
             out[0][at(&p, c, k)] = (in[0][at(&p, c, k)] - in[3][c]) * rstd * in[1][c] + in[2][c];
         }
     return WEFT_OK;
@@ -276,7 +276,7 @@ static weft_status reference_train(const weft_node *n, const wefti_random *rando
             var += (in[0][at(&p, c, k)] - mean) * (in[0][at(&p, c, k)] - mean) / (double)count;
         out[1][c] = mean;
         out[2][c] = var;
-        out[3][c] = 1.0 / sqrt(var + wefti_attr_float(n, "eps"));
+        out[3][c] = 1.0 / sqrt(var + wefti_attr_float(n, WEFTI_AT_eps));
     }
     const double *given[] = {in[0], in[1], in[2], out[1], out[2]};
     return reference_infer(n, random, given, out);
@@ -308,7 +308,7 @@ static weft_status reference_grad(const weft_node *n, const wefti_random *random
 
 /* ---- tables ---- */
 
-static const wefti_attr attrs[] = {WEFTI_F("eps", 1e-5), {0}};
+static const wefti_attr attrs[] = {WEFTI_F(eps, 1e-5), {0}};
 
 static const wefti_op_case cases_train[] = {CASE(NULL, "f32[3,2,5]", "f32[2]", "f32[2]"),
                                             CASE("eps=0.1", "f32[2,3,2,3]", "f32[3]", "f32[3]"),
@@ -326,7 +326,7 @@ static const wefti_op_case cases_grad[] = {
     CASE(NULL, "bf16[2,3,2,3]", "f32[3]", "f32[3]", "f32[3]+", "bf16[2,3,2,3]"), CASES_END};
 
 const weft_op_def weft_op_batch_norm_train = {
-    .name = "batch_norm_train",
+    WEFTI_OP_NAME(batch_norm_train),
     .min_inputs = 3,
     .max_inputs = 3,
     .family = WEFTI_FAMILY_BATCH_NORM,
@@ -342,7 +342,7 @@ const weft_op_def weft_op_batch_norm_train = {
 };
 
 const weft_op_def weft_op_batch_norm_infer = {
-    .name = "batch_norm_infer",
+    WEFTI_OP_NAME(batch_norm_infer),
     .min_inputs = 5,
     .max_inputs = 5,
     .family = WEFTI_FAMILY_BATCH_NORM,
@@ -356,7 +356,7 @@ const weft_op_def weft_op_batch_norm_infer = {
 };
 
 const weft_op_def weft_op_batch_norm_grad = {
-    .name = "batch_norm_grad",
+    WEFTI_OP_NAME(batch_norm_grad),
     .min_inputs = 5,
     .max_inputs = 5,
     .flags = WEFTI_OP_GRADIENT,
@@ -380,7 +380,7 @@ static void update(weft_graph *g, weft_value state, weft_value now, double momen
 weft_value weft_batch_norm(weft_graph *g, weft_value x, weft_value gamma, weft_value beta,
                            weft_value mean, weft_value var, double momentum, double eps,
                            bool training) {
-    wefti_attr attr = WEFTI_F("eps", eps);
+    wefti_attr attr = WEFTI_F(eps, eps);
     if (!training)
         return wefti_graph_add1(g, &weft_op_batch_norm_infer, 5,
                                 (weft_value[]){x, gamma, beta, mean, var}, 1, &attr);

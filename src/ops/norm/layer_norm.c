@@ -46,7 +46,7 @@ static weft_status check_beta(const weft_node *n) {
 
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     const weft_desc *x = wefti_in(n, 0);
-    double eps = wefti_attr_float(n, "eps");
+    double eps = wefti_attr_float(n, WEFTI_AT_eps);
     WEFT_REQUIRE(eps >= 0.0, WEFT_E_ARG, "layer_norm: eps is %g; it must not be negative", eps);
     WEFT_TRY(check(n));
     WEFT_TRY(check_beta(n));
@@ -218,7 +218,7 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
         for (int64_t k = 0; k < h; k++) mean += x[k] / (double)h;
         for (int64_t k = 0; k < h; k++) var += (x[k] - mean) * (x[k] - mean) / (double)h;
         out[1][row] = mean;
-        out[2][row] = 1.0 / sqrt(var + wefti_attr_float(n, "eps"));
+        out[2][row] = 1.0 / sqrt(var + wefti_attr_float(n, WEFTI_AT_eps));
         apply_row(x, in[1], beta, mean, out[2][row], h, out[0] + row * h);
     }
     return WEFT_OK;
@@ -256,7 +256,7 @@ static weft_status reference_grad(const weft_node *n, const wefti_random *random
     return WEFT_OK;
 }
 
-static const wefti_attr attrs[] = {WEFTI_F("eps", 1e-5), {0}};
+static const wefti_attr attrs[] = {WEFTI_F(eps, 1e-5), {0}};
 
 static const wefti_op_case cases[] = {CASE(NULL, "f32[3,5]", "f32[5]", "f32[5]"),
                                       CASE("eps=0.1", "f32[2,3,7]", "f32[7]"),
@@ -275,7 +275,7 @@ static const wefti_op_case cases_grad[] = {
     CASE(NULL, "f32[0,4]", "f32[4]", "f32[0]", "f32[0]+", "f32[0,4]"), CASES_END};
 
 const weft_op_def weft_op_layer_norm = {
-    .name = "layer_norm",
+    WEFTI_OP_NAME(layer_norm),
     .min_inputs = 2,
     .max_inputs = 3,
     .family = WEFTI_FAMILY_ROW_NORM,
@@ -292,7 +292,7 @@ const weft_op_def weft_op_layer_norm = {
 };
 
 const weft_op_def weft_op_layer_norm_apply = {
-    .name = "layer_norm_apply",
+    WEFTI_OP_NAME(layer_norm_apply),
     .min_inputs = 2,
     .max_inputs = 5,
     .flags = WEFTI_OP_CHEAP,
@@ -304,7 +304,7 @@ const weft_op_def weft_op_layer_norm_apply = {
 };
 
 const weft_op_def weft_op_layer_norm_grad = {
-    .name = "layer_norm_grad",
+    WEFTI_OP_NAME(layer_norm_grad),
     .min_inputs = 5,
     .max_inputs = 5,
     .flags = WEFTI_OP_GRADIENT,
@@ -321,6 +321,6 @@ weft_value weft_layer_norm(weft_graph *g, weft_value x, weft_value gamma, weft_v
                            double eps) {
     weft_value out[3];
     wefti_graph_add(g, &weft_op_layer_norm, 3, (weft_value[]){x, gamma, beta}, 1,
-                    (wefti_attr[]){WEFTI_F("eps", eps)}, 3, out);
+                    (wefti_attr[]){WEFTI_F(eps, eps)}, 3, out);
     return out[0];
 }

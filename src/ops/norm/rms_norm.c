@@ -33,7 +33,7 @@ static weft_status check(const weft_node *n) {
 
 static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     const weft_desc *x = wefti_in(n, 0);
-    double eps = wefti_attr_float(n, "eps");
+    double eps = wefti_attr_float(n, WEFTI_AT_eps);
     WEFT_REQUIRE(eps >= 0.0, WEFT_E_ARG, "rms_norm: eps is %g; it must not be negative", eps);
     WEFT_TRY(check(n));
     out[0] = *x;
@@ -172,7 +172,7 @@ static weft_status reference(const weft_node *n, const wefti_random *random,
         double square = 0.0;
         for (int64_t k = 0; k < h; k++)
             square += in[0][row * h + k] * in[0][row * h + k] / (double)h;
-        out[1][row] = 1.0 / sqrt(square + wefti_attr_float(n, "eps"));
+        out[1][row] = 1.0 / sqrt(square + wefti_attr_float(n, WEFTI_AT_eps));
     }
     return reference_apply(n, random, (const double *[]){in[0], in[1], out[1]}, out);
 }
@@ -196,7 +196,7 @@ static weft_status reference_grad(const weft_node *n, const wefti_random *random
     return WEFT_OK;
 }
 
-static const wefti_attr attrs[] = {WEFTI_F("eps", 1e-5), {0}};
+static const wefti_attr attrs[] = {WEFTI_F(eps, 1e-5), {0}};
 
 static const wefti_op_case cases[] = {
     CASE(NULL, "f32[3,5]", "f32[5]"),    CASE("eps=0.1", "f32[2,3,7]", "f32[7]"),
@@ -211,7 +211,7 @@ static const wefti_op_case cases_grad[] = {
     CASE(NULL, "f32[0,4]", "f32[4]", "f32[0]+", "f32[0,4]"), CASES_END};
 
 const weft_op_def weft_op_rms_norm = {
-    .name = "rms_norm",
+    WEFTI_OP_NAME(rms_norm),
     .min_inputs = 2,
     .max_inputs = 2,
     .family = WEFTI_FAMILY_ROW_NORM,
@@ -228,7 +228,7 @@ const weft_op_def weft_op_rms_norm = {
 };
 
 const weft_op_def weft_op_rms_norm_apply = {
-    .name = "rms_norm_apply",
+    WEFTI_OP_NAME(rms_norm_apply),
     .min_inputs = 3,
     .max_inputs = 3,
     .flags = WEFTI_OP_CHEAP,
@@ -240,7 +240,7 @@ const weft_op_def weft_op_rms_norm_apply = {
 };
 
 const weft_op_def weft_op_rms_norm_grad = {
-    .name = "rms_norm_grad",
+    WEFTI_OP_NAME(rms_norm_grad),
     .min_inputs = 4,
     .max_inputs = 4,
     .flags = WEFTI_OP_GRADIENT,
@@ -256,6 +256,6 @@ const weft_op_def weft_op_rms_norm_grad = {
 weft_value weft_rms_norm(weft_graph *g, weft_value x, weft_value gamma, double eps) {
     weft_value out[2];
     wefti_graph_add(g, &weft_op_rms_norm, 2, (weft_value[]){x, gamma}, 1,
-                    (wefti_attr[]){WEFTI_F("eps", eps)}, 2, out);
+                    (wefti_attr[]){WEFTI_F(eps, eps)}, 2, out);
     return out[0];
 }

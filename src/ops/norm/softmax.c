@@ -13,7 +13,7 @@ typedef struct softmax_lines {
 
 static softmax_lines lines_of(const weft_node *n) {
     const weft_desc *x = wefti_in(n, 0);
-    int axis = (int)wefti_attr_int(n, "axis");
+    int axis = (int)wefti_attr_int(n, WEFTI_AT_axis);
     return (softmax_lines){wefti_op_count(x, 0, axis), x->shape[axis],
                            wefti_op_count(x, axis + 1, x->rank)};
 }
@@ -27,7 +27,7 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     const weft_desc *x = wefti_in(n, 0);
     WEFT_TRY(wefti_op_check_float(n, 0));
-    WEFT_TRY(wefti_op_check_axis(n, wefti_attr_int(n, "axis"), x->rank));
+    WEFT_TRY(wefti_op_check_axis(n, wefti_attr_int(n, WEFTI_AT_axis), x->rank));
     *out = *x;
     return WEFT_OK;
 }
@@ -41,7 +41,7 @@ static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count
 
 static weft_status grad_by(wefti_grad *g, const weft_node *n, const weft_op_def *op) {
     weft_value in[] = {wefti_grad_out(g, n, 0), wefti_grad_of(g, n, 0)};
-    wefti_attr axis = WEFTI_I("axis", wefti_attr_int(n, "axis"));
+    wefti_attr axis = WEFTI_I(axis, wefti_attr_int(n, WEFTI_AT_axis));
     wefti_grad_add(g, n, 0, wefti_graph_add1(wefti_grad_graph(g), op, 2, in, 1, &axis));
     return WEFT_OK;
 }
@@ -55,7 +55,7 @@ static weft_status grad_log_softmax(wefti_grad *g, const weft_node *n) {
 
 static weft_status split(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0);
-    int axis = (int)wefti_attr_int(n, "axis");
+    int axis = (int)wefti_attr_int(n, WEFTI_AT_axis);
     for (int d = 0; d < x->rank; d++) {
         int8_t f = wefti_op_factor(r, "d", d, x->shape[d],
                                    d == axis ? WEFTI_FACTOR_STATS : WEFTI_FACTOR_FREE);
@@ -70,10 +70,10 @@ static weft_status split(const weft_node *n, wefti_split_rule *r) {
 static weft_status lower(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     uint32_t factors = wefti_op_factors_of(c, WEFTI_FACTOR_STATS);
-    wefti_ints axes = {1, {wefti_attr_int(n, "axis")}};
+    wefti_ints axes = {1, {wefti_attr_int(n, WEFTI_AT_axis)}};
     weft_value x = wefti_op_precise(g, wefti_lower_in(c, 0));
     weft_value max = wefti_graph_add1(g, &weft_op_max, 1, &x, 2,
-                                      (wefti_attr[]){WEFTI_N("axes", axes), WEFTI_I("keep", 1)});
+                                      (wefti_attr[]){WEFTI_N(axes, axes), WEFTI_I(keep, 1)});
     weft_value below = weft_sub(g, x, wefti_lower_all_reduce(c, max, factors, WEFTI_REDUCE_MAX));
     weft_value exps = weft_exp(g, below);
     weft_value sum = wefti_op_sum_over(c, exps, &axes, factors);
@@ -86,7 +86,7 @@ static weft_status lower(wefti_lowering *c, const weft_node *n) {
 static weft_status lower_grad(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     uint32_t factors = wefti_op_factors_of(c, WEFTI_FACTOR_STATS);
-    wefti_ints axes = {1, {wefti_attr_int(n, "axis")}};
+    wefti_ints axes = {1, {wefti_attr_int(n, WEFTI_AT_axis)}};
     weft_value y = wefti_op_precise(g, wefti_lower_in(c, 0));
     weft_value dy = wefti_op_precise(g, wefti_lower_in(c, 1)), dx;
     if (n->op == &weft_op_softmax_grad) {
@@ -176,7 +176,7 @@ static weft_status reference_log_softmax_grad(const weft_node *n, const wefti_ra
     return WEFT_OK;
 }
 
-static const wefti_attr attrs[] = {WEFTI_I("axis", 0), {0}};
+static const wefti_attr attrs[] = {WEFTI_I(axis, 0), {0}};
 
 static const wefti_op_case cases[] = {CASE("axis=1", "f32[3,5]"),
                                       CASE("axis=0", "bf16[3,5]"),
@@ -191,22 +191,14 @@ static const wefti_op_case cases_grad[] = {
 
 #define FORWARD(name_)                                                                             \
     const weft_op_def weft_op_##name_ = {                                                          \
-        .name = #name_,                                                                            \
-        .min_inputs = 1,                                                                           \
-        .max_inputs = 1,                                                                           \
-        .attrs = attrs,                                                                            \
-        .infer = infer,                                                                            \
-        .grad = grad_##name_,                                                                      \
-        .split = split,                                                                            \
-        .cost = cost,                                                                              \
-        .reference = reference_##name_,                                                            \
-        .cases = cases,                                                                            \
-        .lower = lower,                                                                            \
-        .lowers = 1u << WEFTI_FACTOR_STATS,                                                        \
+        WEFTI_OP_NAME(name_), .min_inputs = 1, .max_inputs = 1,                                    \
+        .attrs = attrs,       .infer = infer,  .grad = grad_##name_,                               \
+        .split = split,       .cost = cost,    .reference = reference_##name_,                     \
+        .cases = cases,       .lower = lower,  .lowers = 1u << WEFTI_FACTOR_STATS,                 \
     };
 #define BACKWARD(name_)                                                                            \
     const weft_op_def weft_op_##name_ = {                                                          \
-        .name = #name_,                                                                            \
+        WEFTI_OP_NAME(name_),                                                                      \
         .min_inputs = 2,                                                                           \
         .max_inputs = 2,                                                                           \
         .flags = WEFTI_OP_GRADIENT,                                                                \
@@ -227,7 +219,7 @@ BACKWARD(log_softmax_grad)
 static weft_value along(weft_graph *g, const weft_op_def *op, weft_value x, int axis) {
     return wefti_graph_add1(
         g, op, 1, &x, 1,
-        (wefti_attr[]){WEFTI_I("axis", wefti_op_axis(axis, weft_value_desc(g, x).rank))});
+        (wefti_attr[]){WEFTI_I(axis, wefti_op_axis(axis, weft_value_desc(g, x).rank))});
 }
 
 weft_value weft_softmax(weft_graph *g, weft_value x, int axis) {

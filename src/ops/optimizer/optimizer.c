@@ -76,8 +76,9 @@ static weft_status check(const weft_node *n, int states, bool like_param, weft_d
 }
 
 static weft_status infer_sgd(const weft_node *n, weft_desc *out, int *out_count) {
-    WEFT_REQUIRE(wefti_in(n, 1) || wefti_attr_float(n, "momentum") == 0.0, WEFT_E_ARG,
-                 "opt_sgd: momentum %g needs a momentum buffer", wefti_attr_float(n, "momentum"));
+    WEFT_REQUIRE(wefti_in(n, 1) || wefti_attr_float(n, WEFTI_AT_momentum) == 0.0, WEFT_E_ARG,
+                 "opt_sgd: momentum %g needs a momentum buffer",
+                 wefti_attr_float(n, WEFTI_AT_momentum));
     return check(n, 2, true, out, out_count);
 }
 static weft_status infer_squares(const weft_node *n, weft_desc *out, int *out_count) {
@@ -94,8 +95,8 @@ static weft_status infer_two_moments(const weft_node *n, weft_desc *out, int *ou
     return check(n, 3, true, out, out_count);
 }
 static weft_status check_count(const weft_node *n) {
-    WEFT_REQUIRE(wefti_attr_int(n, "count") >= 0, WEFT_E_ARG, "%s: the count is %lld", n->op->name,
-                 (long long)wefti_attr_int(n, "count"));
+    WEFT_REQUIRE(wefti_attr_int(n, WEFTI_AT_count) >= 0, WEFT_E_ARG, "%s: the count is %lld",
+                 n->op->name, (long long)wefti_attr_int(n, WEFTI_AT_count));
     return WEFT_OK;
 }
 static weft_status infer_adafactor1(const weft_node *n, weft_desc *out, int *out_count) {
@@ -171,7 +172,7 @@ static weft_status localize_count(const weft_node *n, const wefti_split_rule *ru
     (void)rule_;
     (void)begins;
     (void)sizes;
-    wefti_attr *count = wefti_op_attr(n, attrs, "count");
+    wefti_attr *count = wefti_op_attr(n, attrs, WEFTI_AT_count);
     if (!count->i) count->i = weft_desc_elems(wefti_in(n, 0));
     return WEFT_OK;
 }
@@ -217,7 +218,7 @@ static step step_of(const weft_node *n, const double *const *in) {
                   .lr = scalars[WEFTI_STEP_PLACE(learning_rate)],
                   .number = fmax(1.0, floor(scalars[WEFTI_STEP_PLACE(step)])),
                   .grad_scale = scalars[WEFTI_STEP_PLACE(gradient_scale)],
-                  .decay = wefti_attr_float(n, "weight_decay"),
+                  .decay = wefti_attr_float(n, WEFTI_AT_weight_decay),
                   .p = in[0],
                   .grad = in[gradient],
                   .given = piece ? in + gradient + 2 : NULL,
@@ -229,13 +230,13 @@ static weft_status reference_sgd(const weft_node *n, const wefti_random *random,
     (void)random;
     step s = step_of(n, in);
     const double *buffer = wefti_op_optional(n, in, 1);
-    double momentum = wefti_attr_float(n, "momentum");
+    double momentum = wefti_attr_float(n, WEFTI_AT_momentum);
     for (int64_t i = 0; i < s.elements; i++) {
         double g = s.grad[i] * s.grad_scale + s.decay * s.p[i];
         if (buffer) {
             double b = s.number <= 1.0 ? g : momentum * buffer[i] + g;
             out[1][i] = b;
-            g = wefti_attr_int(n, "nesterov") ? g + momentum * b : b;
+            g = wefti_attr_int(n, WEFTI_AT_nesterov) ? g + momentum * b : b;
         }
         out[0][i] = s.p[i] - s.lr * g;
     }
@@ -258,11 +259,11 @@ static weft_status check_moments(const weft_node *n, int state, const double *v)
  * eps). */
 static double adam_step(const weft_node *n, const step *s, const double *const *in, int64_t i,
                         double g, double *m, double *v) {
-    double beta1 = wefti_attr_float(n, "beta1"), beta2 = wefti_attr_float(n, "beta2");
+    double beta1 = wefti_attr_float(n, WEFTI_AT_beta1), beta2 = wefti_attr_float(n, WEFTI_AT_beta2);
     *m = beta1 * in[1][i] + (1.0 - beta1) * g;
     *v = beta2 * in[2][i] + (1.0 - beta2) * g * g;
     double root = sqrt(*v / (1.0 - pow(beta2, s->number)));
-    return *m / (1.0 - pow(beta1, s->number)) / (root + wefti_attr_float(n, "eps"));
+    return *m / (1.0 - pow(beta1, s->number)) / (root + wefti_attr_float(n, WEFTI_AT_eps));
 }
 
 static double adam_ratio(const weft_node *n, const step *s, const double *const *in,
@@ -300,7 +301,7 @@ static weft_status reference_lion(const weft_node *n, const wefti_random *random
                                   const double *const *in, double *const *out) {
     (void)random;
     step s = step_of(n, in);
-    double beta1 = wefti_attr_float(n, "beta1"), beta2 = wefti_attr_float(n, "beta2");
+    double beta1 = wefti_attr_float(n, WEFTI_AT_beta1), beta2 = wefti_attr_float(n, WEFTI_AT_beta2);
     for (int64_t i = 0; i < s.elements; i++) {
         double g = s.grad[i] * s.grad_scale, m = in[1][i];
         out[0][i] = s.p[i] - s.lr * (sign(beta1 * m + (1.0 - beta1) * g) + s.decay * s.p[i]);
@@ -350,20 +351,20 @@ static double sum_of_squares(const double *x, int64_t count) {
 
 /* The last part of both forms. `u` holds g / sqrt(v) and becomes the new parameter. */
 static void adafactor_apply(const weft_node *n, const step *s, double *u) {
-    int64_t stated = wefti_attr_int(n, "count");
+    int64_t stated = wefti_attr_int(n, WEFTI_AT_count);
     double count = (double)(stated ? stated : s->elements), rate = s->lr;
     if (s->elements == 0) return;
     double p2 = s->squares ? s->squares[0] : sum_of_squares(s->p, s->elements);
     double u2 = s->squares ? s->squares[1] : sum_of_squares(u, s->elements);
-    double clip = fmax(1.0, sqrt(u2 / count) / wefti_attr_float(n, "clip"));
-    if (wefti_attr_int(n, "scale_parameter"))
-        rate *= fmax(wefti_attr_float(n, "eps2"), sqrt(p2 / count));
+    double clip = fmax(1.0, sqrt(u2 / count) / wefti_attr_float(n, WEFTI_AT_clip));
+    if (wefti_attr_int(n, WEFTI_AT_scale_parameter))
+        rate *= fmax(wefti_attr_float(n, WEFTI_AT_eps2), sqrt(p2 / count));
     for (int64_t i = 0; i < s->elements; i++)
         u[i] = s->p[i] - rate * (u[i] / clip + s->decay * s->p[i]);
 }
 
 static double adafactor_beta2(const weft_node *n, const step *s) {
-    return 1.0 - pow(s->number, wefti_attr_float(n, "decay_exponent"));
+    return 1.0 - pow(s->number, wefti_attr_float(n, WEFTI_AT_decay_exponent));
 }
 
 static weft_status reference_adafactor(const weft_node *n, const wefti_random *random,
@@ -372,7 +373,7 @@ static weft_status reference_adafactor(const weft_node *n, const wefti_random *r
     step s = step_of(n, in);
     const weft_desc *p = wefti_in(n, 0);
     int64_t rows = p->shape[p->rank - 2], cols = p->shape[p->rank - 1];
-    double beta2 = adafactor_beta2(n, &s), eps1 = wefti_attr_float(n, "eps1");
+    double beta2 = adafactor_beta2(n, &s), eps1 = wefti_attr_float(n, WEFTI_AT_eps1);
     for (int64_t matrix = 0; matrix < wefti_op_count(p, 0, p->rank - 2); matrix++) {
         const double *grad = s.grad + matrix * rows * cols;
         double *row = out[1] + matrix * rows, *col = out[2] + matrix * cols, mean = 0.0;
@@ -404,7 +405,7 @@ static weft_status reference_adafactor1(const weft_node *n, const wefti_random *
                                         const double *const *in, double *const *out) {
     (void)random;
     step s = step_of(n, in);
-    double beta2 = adafactor_beta2(n, &s), eps1 = wefti_attr_float(n, "eps1");
+    double beta2 = adafactor_beta2(n, &s), eps1 = wefti_attr_float(n, WEFTI_AT_eps1);
     for (int64_t i = 0; i < s.elements; i++) {
         double g = s.grad[i] * s.grad_scale;
         out[1][i] = beta2 * in[1][i] + (1.0 - beta2) * (g * g + eps1);
@@ -431,7 +432,7 @@ static void cost_of(const weft_node *n, double flops, wefti_cost *out) {
                         .bytes = wefti_node_bytes(n)};
 }
 static void cost_sgd(const weft_node *n, wefti_cost *out) {
-    double buffer = wefti_attr_int(n, "nesterov") ? 4.0 : 2.0;
+    double buffer = wefti_attr_int(n, WEFTI_AT_nesterov) ? 4.0 : 2.0;
     cost_of(n, 5.0 + (wefti_in(n, 1) ? buffer : 0.0), out);
 }
 static void cost_adam(const weft_node *n, wefti_cost *out) {
@@ -462,26 +463,26 @@ static void cost_norm(const weft_node *n, wefti_cost *out) {
 /* ---- tables ---- */
 
 static const wefti_attr attrs_sgd[] = {
-    WEFTI_F("momentum", 0.0), WEFTI_I("nesterov", 0), WEFTI_F("weight_decay", 0.0), {0}};
-static const wefti_attr attrs_adam[] = {WEFTI_F("beta1", 0.9),
-                                        WEFTI_F("beta2", 0.999),
-                                        WEFTI_F("eps", 1e-8),
-                                        WEFTI_F("weight_decay", 0.0),
+    WEFTI_F(momentum, 0.0), WEFTI_I(nesterov, 0), WEFTI_F(weight_decay, 0.0), {0}};
+static const wefti_attr attrs_adam[] = {WEFTI_F(beta1, 0.9),
+                                        WEFTI_F(beta2, 0.999),
+                                        WEFTI_F(eps, 1e-8),
+                                        WEFTI_F(weight_decay, 0.0),
                                         {0}};
 static const wefti_attr attrs_lion[] = {
-    WEFTI_F("beta1", 0.9), WEFTI_F("beta2", 0.99), WEFTI_F("weight_decay", 0.0), {0}};
-static const wefti_attr attrs_lamb[] = {WEFTI_F("beta1", 0.9),
-                                        WEFTI_F("beta2", 0.999),
-                                        WEFTI_F("eps", 1e-6),
-                                        WEFTI_F("weight_decay", 0.0),
+    WEFTI_F(beta1, 0.9), WEFTI_F(beta2, 0.99), WEFTI_F(weight_decay, 0.0), {0}};
+static const wefti_attr attrs_lamb[] = {WEFTI_F(beta1, 0.9),
+                                        WEFTI_F(beta2, 0.999),
+                                        WEFTI_F(eps, 1e-6),
+                                        WEFTI_F(weight_decay, 0.0),
                                         {0}};
-static const wefti_attr attrs_adafactor[] = {WEFTI_F("decay_exponent", -0.8),
-                                             WEFTI_F("eps1", 1e-30),
-                                             WEFTI_F("eps2", 1e-3),
-                                             WEFTI_F("clip", 1.0),
-                                             WEFTI_F("weight_decay", 0.0),
-                                             WEFTI_I("scale_parameter", 1),
-                                             WEFTI_I("count", 0),
+static const wefti_attr attrs_adafactor[] = {WEFTI_F(decay_exponent, -0.8),
+                                             WEFTI_F(eps1, 1e-30),
+                                             WEFTI_F(eps2, 1e-3),
+                                             WEFTI_F(clip, 1.0),
+                                             WEFTI_F(weight_decay, 0.0),
+                                             WEFTI_I(scale_parameter, 1),
+                                             WEFTI_I(count, 0),
                                              {0}};
 
 static const wefti_op_case cases_sgd[] = {
@@ -523,7 +524,7 @@ static const wefti_op_case cases_norm[] = {CASE(NULL, "f32[3,5]"), CASE(NULL, "b
 /* The first `min_` tensors are required; infer checks the rest. */
 #define OPTIMIZER(name_, min_, max_, gradient_, attrs_, infer_, split_, cost_, reference_, cases_, \
                   ...)                                                                             \
-    const weft_op_def weft_op_##name_ = {.name = #name_,                                           \
+    const weft_op_def weft_op_##name_ = {WEFTI_OP_NAME(name_),                                     \
                                          .min_inputs = min_,                                       \
                                          .max_inputs = max_,                                       \
                                          .gradient_input = gradient_,                              \
@@ -554,25 +555,14 @@ OPTIMIZER(opt_adafactor1, 4, 5, 2, attrs_adafactor, infer_adafactor1, split_stat
 #undef OPTIMIZER
 
 const weft_op_def weft_op_grad_norm2 = {
-    .name = "grad_norm2",
-    .min_inputs = 1,
-    .max_inputs = 1,
-    .infer = infer_norm,
-    .split = split_norm,
-    .cost = cost_norm,
-    .reference = reference_norm,
-    .cases = cases_norm,
+    WEFTI_OP_NAME(grad_norm2),   .min_inputs = 1,     .max_inputs = 1,
+    .infer = infer_norm,         .split = split_norm, .cost = cost_norm,
+    .reference = reference_norm, .cases = cases_norm,
 };
 
 const weft_op_def weft_op_lamb_squares = {
-    .name = "lamb_squares",
-    .min_inputs = 5,
-    .max_inputs = 5,
-    .gradient_input = 3,
-    .attrs = attrs_lamb,
-    .infer = infer_squares,
-    .split = split_squares,
-    .cost = cost_squares,
-    .reference = reference_squares,
+    WEFTI_OP_NAME(lamb_squares), .min_inputs = 5,      .max_inputs = 5,
+    .gradient_input = 3,         .attrs = attrs_lamb,  .infer = infer_squares,
+    .split = split_squares,      .cost = cost_squares, .reference = reference_squares,
     .cases = cases_adam,
 };

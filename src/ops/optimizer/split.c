@@ -35,10 +35,10 @@ weft_status wefti_lamb_lower(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
     weft_value in[6];
     for (int i = 0; i < 5; i++) in[i] = wefti_lower_in(c, i);
-    wefti_attr attrs[] = {WEFTI_F("beta1", wefti_attr_float(n, "beta1")),
-                          WEFTI_F("beta2", wefti_attr_float(n, "beta2")),
-                          WEFTI_F("eps", wefti_attr_float(n, "eps")),
-                          WEFTI_F("weight_decay", wefti_attr_float(n, "weight_decay"))};
+    wefti_attr attrs[] = {WEFTI_F(beta1, wefti_attr_float(n, WEFTI_AT_beta1)),
+                          WEFTI_F(beta2, wefti_attr_float(n, WEFTI_AT_beta2)),
+                          WEFTI_F(eps, wefti_attr_float(n, WEFTI_AT_eps)),
+                          WEFTI_F(weight_decay, wefti_attr_float(n, WEFTI_AT_weight_decay))};
     weft_value squares = wefti_graph_add1(g, &weft_op_lamb_squares, 5, in, 4, attrs);
     in[5] = wefti_lower_all_reduce(c, squares, wefti_op_factors_of(c, WEFTI_FACTOR_STATS),
                                    WEFTI_REDUCE_SUM);
@@ -49,10 +49,12 @@ weft_status wefti_lamb_lower(wefti_lowering *c, const weft_node *n) {
 
 /* The attributes of the step on a piece, taken from the step on the whole. */
 static void adafactor_attrs(const weft_node *n, wefti_attr out[7]) {
-    static const char *const names[] = {"decay_exponent", "eps1", "eps2", "clip", "weight_decay"};
-    for (int i = 0; i < 5; i++) out[i] = WEFTI_F(names[i], wefti_attr_float(n, names[i]));
-    out[5] = WEFTI_I("scale_parameter", wefti_attr_int(n, "scale_parameter"));
-    out[6] = WEFTI_I("count", weft_desc_elems(wefti_in(n, 0)));
+    static const wefti_attr_id ids[] = {WEFTI_AT_decay_exponent, WEFTI_AT_eps1, WEFTI_AT_eps2,
+                                        WEFTI_AT_clip, WEFTI_AT_weight_decay};
+    for (int i = 0; i < 5; i++)
+        out[i] = (wefti_attr){ids[i], WEFTI_ATTR_FLOAT, .f = wefti_attr_float(n, ids[i])};
+    out[5] = WEFTI_I(scale_parameter, wefti_attr_int(n, WEFTI_AT_scale_parameter));
+    out[6] = WEFTI_I(count, weft_desc_elems(wefti_in(n, 0)));
 }
 
 /* beta2 of this step, 1 - step^decay_exponent, for `state`; steps are whole numbers from 1. */
@@ -63,7 +65,7 @@ static weft_value beta2_of(weft_graph *g, const weft_node *n, weft_value scalars
     step = weft_cast(g, weft_cast(g, step, WEFT_I32), dtype);
     step = weft_maximum(g, step, wefti_op_scalar(g, step, 1.0));
     weft_value power =
-        weft_pow(g, step, wefti_op_scalar(g, step, wefti_attr_float(n, "decay_exponent")));
+        weft_pow(g, step, wefti_op_scalar(g, step, wefti_attr_float(n, WEFTI_AT_decay_exponent)));
     return weft_shift(g, weft_neg(g, power), 1.0);
 }
 
@@ -91,7 +93,7 @@ weft_status wefti_adafactor_lower(wefti_lowering *c, const weft_node *n) {
     weft_value grad = wefti_op_precise(g, in[3]);
     grad = weft_mul(g, grad, scalar_at(g, in[4], WEFTI_STEP_PLACE(gradient_scale), grad));
     weft_value square =
-        weft_shift(g, wefti_op_add1(g, &weft_op_square, grad), wefti_attr_float(n, "eps1"));
+        weft_shift(g, wefti_op_add1(g, &weft_op_square, grad), wefti_attr_float(n, WEFTI_AT_eps1));
     weft_value beta2 = beta2_of(g, n, in[4], in[1]);
     in[5] = moving(g, in[1], mean_along(c, square, cols, factors[cols], p->shape[cols]), beta2);
     in[6] = moving(g, in[2], mean_along(c, square, rows, factors[rows], p->shape[rows]), beta2);
@@ -118,7 +120,7 @@ weft_status wefti_adafactor1_lower(wefti_lowering *c, const weft_node *n) {
     weft_value grad = wefti_op_precise(g, in[2]);
     grad = weft_mul(g, grad, scalar_at(g, in[3], WEFTI_STEP_PLACE(gradient_scale), grad));
     weft_value square =
-        weft_shift(g, wefti_op_add1(g, &weft_op_square, grad), wefti_attr_float(n, "eps1"));
+        weft_shift(g, wefti_op_add1(g, &weft_op_square, grad), wefti_attr_float(n, WEFTI_AT_eps1));
     weft_value v = moving(g, in[1], square, beta2_of(g, n, in[3], in[1]));
     weft_value u = weft_mul(g, grad, weft_rsqrt(g, v));
     in[4] = add_up(c, squares_of(g, in[0]), squares_of(g, u));

@@ -18,9 +18,9 @@ static pool_problem problem_of(const weft_node *n, const weft_desc *x, const wef
     for (int s = 0; s < 2; s++) {
         p.x[s] = x->shape[2 + s];
         p.y[s] = y->shape[2 + s];
-        p.kernel[s] = wefti_attr_ints(n, "kernel")->v[s];
-        p.stride[s] = wefti_attr_ints(n, "stride")->v[s];
-        p.padding[s] = wefti_attr_ints(n, "padding")->v[s];
+        p.kernel[s] = wefti_attr_ints(n, WEFTI_AT_kernel)->v[s];
+        p.stride[s] = wefti_attr_ints(n, WEFTI_AT_stride)->v[s];
+        p.padding[s] = wefti_attr_ints(n, WEFTI_AT_padding)->v[s];
     }
     return p;
 }
@@ -59,8 +59,9 @@ static int64_t winner(const pool_problem *p, const double *x, const window *w) {
 /* ---- shapes ---- */
 
 static weft_status forward_shape(const weft_node *n, const weft_desc *x, weft_desc *out) {
-    const wefti_ints *kernel = wefti_attr_ints(n, "kernel"), *stride = wefti_attr_ints(n, "stride");
-    const wefti_ints *padding = wefti_attr_ints(n, "padding");
+    const wefti_ints *kernel = wefti_attr_ints(n, WEFTI_AT_kernel),
+                     *stride = wefti_attr_ints(n, WEFTI_AT_stride);
+    const wefti_ints *padding = wefti_attr_ints(n, WEFTI_AT_padding);
     WEFT_REQUIRE(x->rank == 4, WEFT_E_SHAPE, "%s: x is %s; it must be [batch, channels, h, w]",
                  n->op->name, TEXT(x));
     WEFT_REQUIRE(kernel->count == 2 && stride->count == 2 && padding->count == 2, WEFT_E_SHAPE,
@@ -108,7 +109,7 @@ static weft_status infer_max_grad(const weft_node *n, weft_desc *out, int *out_c
 static weft_status infer_avg_grad(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     weft_desc dx;
-    WEFT_TRY(wefti_op_desc_of_attr(n, "in_shape", wefti_in(n, 0)->dtype, &dx));
+    WEFT_TRY(wefti_op_desc_of_attr(n, WEFTI_AT_in_shape, wefti_in(n, 0)->dtype, &dx));
     WEFT_TRY(check_dy(n, &dx, 0));
     *out = dx;
     return WEFT_OK;
@@ -117,9 +118,9 @@ static weft_status infer_avg_grad(const weft_node *n, weft_desc *out, int *out_c
 /* ---- gradients ---- */
 
 #define WINDOW_ATTRS(n_)                                                                           \
-    WEFTI_N("kernel", *wefti_attr_ints(n_, "kernel")),                                             \
-        WEFTI_N("stride", *wefti_attr_ints(n_, "stride")),                                         \
-        WEFTI_N("padding", *wefti_attr_ints(n_, "padding"))
+    WEFTI_N(kernel, *wefti_attr_ints(n_, WEFTI_AT_kernel)),                                        \
+        WEFTI_N(stride, *wefti_attr_ints(n_, WEFTI_AT_stride)),                                    \
+        WEFTI_N(padding, *wefti_attr_ints(n_, WEFTI_AT_padding))
 
 static weft_status grad_max(wefti_grad *g, const weft_node *n) {
     weft_value in[] = {wefti_grad_in(g, n, 0), wefti_grad_of(g, n, 0)};
@@ -131,8 +132,7 @@ static weft_status grad_max(wefti_grad *g, const weft_node *n) {
 
 static weft_status grad_avg(wefti_grad *g, const weft_node *n) {
     weft_value dy = wefti_grad_of(g, n, 0);
-    wefti_attr attrs[] = {WINDOW_ATTRS(n),
-                          WEFTI_N("in_shape", wefti_op_shape_ints(wefti_in(n, 0)))};
+    wefti_attr attrs[] = {WINDOW_ATTRS(n), WEFTI_N(in_shape, wefti_op_shape_ints(wefti_in(n, 0)))};
     wefti_grad_add(
         g, n, 0, wefti_graph_add1(wefti_grad_graph(g), &weft_op_avg_pool2d_grad, 1, &dy, 4, attrs));
     return WEFT_OK;
@@ -157,7 +157,7 @@ static weft_status localize_avg_grad(const weft_node *n, const wefti_split_rule 
                                      const int64_t *begins, const int64_t *sizes,
                                      wefti_attr *attrs) {
     (void)begins;
-    wefti_op_localize_shape(n, rule, sizes, attrs, "in_shape");
+    wefti_op_localize_shape(n, rule, sizes, attrs, WEFTI_AT_in_shape);
     return WEFT_OK;
 }
 
@@ -171,11 +171,12 @@ typedef struct pool_space {
 
 static pool_space space_of(const wefti_lowering *c, const weft_node *n, const weft_desc *x,
                            const weft_desc *y) {
-    pool_space s = {.padding = WEFTI_N("padding", *wefti_attr_ints(n, "padding"))};
+    pool_space s = {.padding = WEFTI_N(padding, *wefti_attr_ints(n, WEFTI_AT_padding))};
     for (int d = 0; d < 2; d++) {
-        s.window[d] = wefti_window_of(c, 2 + d, wefti_lower_rule(c)->out[0][2 + d], x->shape[2 + d],
-                                      y->shape[2 + d], wefti_attr_ints(n, "kernel")->v[d],
-                                      wefti_attr_ints(n, "stride")->v[d], s.padding.ints.v[d]);
+        s.window[d] =
+            wefti_window_of(c, 2 + d, wefti_lower_rule(c)->out[0][2 + d], x->shape[2 + d],
+                            y->shape[2 + d], wefti_attr_ints(n, WEFTI_AT_kernel)->v[d],
+                            wefti_attr_ints(n, WEFTI_AT_stride)->v[d], s.padding.ints.v[d]);
         if (wefti_window_split(&s.window[d])) s.padding.ints.v[d] = 0;
     }
     return s;
@@ -200,8 +201,8 @@ static weft_value own_share(wefti_lowering *c, const weft_node *n, const pool_sp
         ones = wefti_window_crop(g, ones, 2 + k, x, extent, 0.0);
     }
     if (all) return WEFT_NO_VALUE;
-    wefti_attr attrs[] = {WEFTI_N("kernel", *wefti_attr_ints(n, "kernel")),
-                          WEFTI_N("stride", *wefti_attr_ints(n, "stride")), s->padding};
+    wefti_attr attrs[] = {WEFTI_N(kernel, *wefti_attr_ints(n, WEFTI_AT_kernel)),
+                          WEFTI_N(stride, *wefti_attr_ints(n, WEFTI_AT_stride)), s->padding};
     return wefti_graph_add1(g, &weft_op_avg_pool2d, 1, &ones, 3, attrs);
 }
 
@@ -248,7 +249,7 @@ static weft_status lower_grad(wefti_lowering *c, const weft_node *n) {
         s.nothing = s.nothing || reached.begin == reached.end;
     }
     if (!s.nothing) {
-        wefti_attr attrs[] = {s.padding, WEFTI_N("in_shape", wefti_op_shape_ints(&around))};
+        wefti_attr attrs[] = {s.padding, WEFTI_N(in_shape, wefti_op_shape_ints(&around))};
         if (!max) {
             in[0] = wefti_op_precise(g, in[0]);
             weft_value share = own_share(c, n, &s, true, weft_value_desc(g, in[0]).dtype);
@@ -284,7 +285,7 @@ static void exchanged_grad(const wefti_lowering *c, const weft_node *n, int64_t 
 static void cost(const weft_node *n, wefti_cost *out) {
     const weft_desc *last = wefti_in(n, n->inputs - 1), *y = wefti_out(n, 0);
     double windows = fmin((double)weft_desc_elems(last), (double)weft_desc_elems(y));
-    const wefti_ints *kernel = wefti_attr_ints(n, "kernel");
+    const wefti_ints *kernel = wefti_attr_ints(n, WEFTI_AT_kernel);
     *out = (wefti_cost){.flops = windows * (double)kernel->v[0] * (double)kernel->v[1],
                         .bytes = wefti_node_bytes(n)};
 }
@@ -357,9 +358,9 @@ static weft_status reference_avg_grad(const weft_node *n, const wefti_random *ra
 /* ---- tables ---- */
 
 #define WINDOW                                                                                     \
-    ATTR_INTS("kernel", 2, {1, 1}), ATTR_INTS("stride", 2, {1, 1}), ATTR_INTS("padding", 2, {0, 0})
+    ATTR_INTS(kernel, 2, {1, 1}), ATTR_INTS(stride, 2, {1, 1}), ATTR_INTS(padding, 2, {0, 0})
 static const wefti_attr attrs[] = {WINDOW, {0}};
-static const wefti_attr attrs_avg_grad[] = {WINDOW, ATTR_INTS("in_shape", 0, {0}), {0}};
+static const wefti_attr attrs_avg_grad[] = {WINDOW, ATTR_INTS(in_shape, 0, {0}), {0}};
 
 static const wefti_op_case cases[] = {
     CASE("kernel=(2,2) stride=(2,2)", "f32[2,3,4,6]u"),
@@ -376,7 +377,7 @@ static const wefti_op_case cases_avg_grad[] = {
     CASE("kernel=(3,2) stride=(2,1) padding=(1,1) in_shape=(1,2,5,3)", "bf16[1,2,3,4]"), CASES_END};
 
 const weft_op_def weft_op_max_pool2d = {
-    .name = "max_pool2d",
+    WEFTI_OP_NAME(max_pool2d),
     .min_inputs = 1,
     .max_inputs = 1,
     .family = WEFTI_FAMILY_POOL,
@@ -393,7 +394,7 @@ const weft_op_def weft_op_max_pool2d = {
 };
 
 const weft_op_def weft_op_max_pool2d_grad = {
-    .name = "max_pool2d_grad",
+    WEFTI_OP_NAME(max_pool2d_grad),
     .min_inputs = 2,
     .max_inputs = 2,
     .flags = WEFTI_OP_GRADIENT,
@@ -409,7 +410,7 @@ const weft_op_def weft_op_max_pool2d_grad = {
 };
 
 const weft_op_def weft_op_avg_pool2d = {
-    .name = "avg_pool2d",
+    WEFTI_OP_NAME(avg_pool2d),
     .min_inputs = 1,
     .max_inputs = 1,
     .family = WEFTI_FAMILY_POOL,
@@ -426,7 +427,7 @@ const weft_op_def weft_op_avg_pool2d = {
 };
 
 const weft_op_def weft_op_avg_pool2d_grad = {
-    .name = "avg_pool2d_grad",
+    WEFTI_OP_NAME(avg_pool2d_grad),
     .min_inputs = 1,
     .max_inputs = 1,
     .flags = WEFTI_OP_GRADIENT,
@@ -445,9 +446,9 @@ const weft_op_def weft_op_avg_pool2d_grad = {
 static weft_value pool(weft_graph *g, const weft_op_def *op, weft_value x, const int64_t kernel[2],
                        const int64_t stride[2], const int64_t padding[2]) {
     return wefti_graph_add1(g, op, 1, &x, 3,
-                            (wefti_attr[]){WEFTI_N("kernel", wefti_op_ints(2, kernel)),
-                                           WEFTI_N("stride", wefti_op_ints(2, stride)),
-                                           WEFTI_N("padding", wefti_op_ints(2, padding))});
+                            (wefti_attr[]){WEFTI_N(kernel, wefti_op_ints(2, kernel)),
+                                           WEFTI_N(stride, wefti_op_ints(2, stride)),
+                                           WEFTI_N(padding, wefti_op_ints(2, padding))});
 }
 
 weft_value weft_max_pool2d(weft_graph *g, weft_value x, const int64_t kernel[2],

@@ -10,7 +10,7 @@
 #include "ops/common.h"
 
 static const wefti_ints *axes_of(const weft_node *n) {
-    return wefti_attr_ints(n, "axes");
+    return wefti_attr_ints(n, WEFTI_AT_axes);
 }
 
 /* Strides of the reduced tensor over x; 0 along reduced dimensions. */
@@ -33,7 +33,7 @@ static int64_t reduced_count(const weft_desc *x, const wefti_ints *axes) {
 
 /* The divisor of mean. */
 static int64_t mean_count(const weft_node *n) {
-    int64_t count = wefti_attr_int(n, "count");
+    int64_t count = wefti_attr_int(n, WEFTI_AT_count);
     return count ? count : reduced_count(wefti_in(n, 0), axes_of(n));
 }
 
@@ -43,7 +43,7 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     const weft_desc *x = wefti_in(n, 0);
     const wefti_ints *axes = axes_of(n);
-    bool keep = wefti_attr_int(n, "keep") != 0;
+    bool keep = wefti_attr_int(n, WEFTI_AT_keep) != 0;
     WEFT_TRY(wefti_op_check_float(n, 0));
     WEFT_REQUIRE(axes->count > 0 || x->rank == 0, WEFT_E_SHAPE, "%s of %s: no axes are given",
                  n->op->name, TEXT(x));
@@ -64,8 +64,8 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
 }
 
 static weft_status infer_mean(const weft_node *n, weft_desc *out, int *out_count) {
-    WEFT_REQUIRE(wefti_attr_int(n, "count") >= 0, WEFT_E_ARG, "mean: the count is %lld",
-                 (long long)wefti_attr_int(n, "count"));
+    WEFT_REQUIRE(wefti_attr_int(n, WEFTI_AT_count) >= 0, WEFT_E_ARG, "mean: the count is %lld",
+                 (long long)wefti_attr_int(n, WEFTI_AT_count));
     return infer(n, out, out_count);
 }
 
@@ -87,7 +87,7 @@ static weft_status infer_max_grad(const weft_node *n, weft_desc *out, int *out_c
 static weft_status infer_argmax(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     const weft_desc *x = wefti_in(n, 0);
-    int64_t axis = wefti_attr_int(n, "axis");
+    int64_t axis = wefti_attr_int(n, WEFTI_AT_axis);
     WEFT_TRY(wefti_op_check_axis(n, axis, x->rank));
     WEFT_REQUIRE(x->shape[axis] >= 1, WEFT_E_SHAPE, "argmax of %s: dimension %lld is empty",
                  TEXT(x), (long long)axis);
@@ -106,7 +106,7 @@ static weft_value kept(wefti_grad *g, const weft_node *n) {
     for (int d = 0; d < shape.rank; d++)
         if (wefti_op_axes_have(axes_of(n), d)) shape.shape[d] = 1;
     weft_value dy = wefti_grad_of(g, n, 0);
-    if (wefti_attr_int(n, "keep")) return dy;
+    if (wefti_attr_int(n, WEFTI_AT_keep)) return dy;
     return weft_reshape(wefti_grad_graph(g), dy, shape.rank, shape.shape);
 }
 
@@ -127,7 +127,7 @@ static weft_status grad_max(wefti_grad *g, const weft_node *n) {
     weft_value in[] = {wefti_grad_in(g, n, 0), wefti_grad_out(g, n, 0), wefti_grad_of(g, n, 0)};
     wefti_grad_add(g, n, 0,
                    wefti_graph_add1(wefti_grad_graph(g), &weft_op_max_grad, 3, in, 1,
-                                    (wefti_attr[]){WEFTI_N("axes", *axes_of(n))}));
+                                    (wefti_attr[]){WEFTI_N(axes, *axes_of(n))}));
     return WEFT_OK;
 }
 
@@ -173,7 +173,7 @@ static weft_status localize_mean(const weft_node *n, const wefti_split_rule *rul
     (void)rule_;
     (void)begins;
     (void)sizes;
-    wefti_op_attr(n, attrs, "count")->i = mean_count(n);
+    wefti_op_attr(n, attrs, WEFTI_AT_count)->i = mean_count(n);
     return WEFT_OK;
 }
 
@@ -213,7 +213,7 @@ static weft_status lower_max_grad(wefti_lowering *c, const weft_node *n) {
 
 static weft_status split_argmax(const weft_node *n, wefti_split_rule *r) {
     const weft_desc *x = wefti_in(n, 0);
-    wefti_ints axes = {1, {wefti_attr_int(n, "axis")}};
+    wefti_ints axes = {1, {wefti_attr_int(n, WEFTI_AT_axis)}};
     int8_t f[WEFT_MAX_RANK];
     rule(x, &axes, WEFTI_FACTOR_STATS, r, f);
     wefti_op_assign(r->in[0], 0, f, 0, x->rank);
@@ -225,7 +225,7 @@ static weft_status split_argmax(const weft_node *n, wefti_split_rule *r) {
  * equals. */
 static weft_status lower_argmax(wefti_lowering *c, const weft_node *n) {
     weft_graph *g = wefti_lower_graph(c);
-    int axis = (int)wefti_attr_int(n, "axis"), factor = wefti_lower_rule(c)->in[0][axis];
+    int axis = (int)wefti_attr_int(n, WEFTI_AT_axis), factor = wefti_lower_rule(c)->in[0][axis];
     weft_value x = wefti_lower_in(c, 0), index;
     int64_t counts[WEFTI_MAX_PARTS];
     WEFT_REQUIRE(wefti_lower_parts(c, factor) <= WEFTI_MAX_PARTS, WEFT_E_NO_IMPL,
@@ -313,7 +313,7 @@ static weft_status reference_argmax(const weft_node *n, const wefti_random *rand
                                     const double *const *in, double *const *out) {
     (void)random;
     const weft_desc *x = wefti_in(n, 0);
-    int axis = (int)wefti_attr_int(n, "axis");
+    int axis = (int)wefti_attr_int(n, WEFTI_AT_axis);
     int64_t outer = wefti_op_count(x, 0, axis), size = x->shape[axis];
     int64_t inner = wefti_op_count(x, axis + 1, x->rank);
     for (int64_t o = 0; o < outer; o++)
@@ -362,28 +362,21 @@ static const wefti_op_case cases_argmax[] = {CASE("axis=1", "f32[3,5]"),
 
 /* ---- definitions ---- */
 
-static const wefti_attr attrs[] = {ATTR_INTS("axes", 0, {0}), WEFTI_I("keep", 0), {0}};
+static const wefti_attr attrs[] = {ATTR_INTS(axes, 0, {0}), WEFTI_I(keep, 0), {0}};
 static const wefti_attr attrs_mean[] = {
-    ATTR_INTS("axes", 0, {0}), WEFTI_I("keep", 0), WEFTI_I("count", 0), {0}};
-static const wefti_attr attrs_max_grad[] = {ATTR_INTS("axes", 0, {0}), {0}};
-static const wefti_attr attrs_argmax[] = {WEFTI_I("axis", 0), {0}};
+    ATTR_INTS(axes, 0, {0}), WEFTI_I(keep, 0), WEFTI_I(count, 0), {0}};
+static const wefti_attr attrs_max_grad[] = {ATTR_INTS(axes, 0, {0}), {0}};
+static const wefti_attr attrs_argmax[] = {WEFTI_I(axis, 0), {0}};
 
 const weft_op_def weft_op_sum = {
-    .name = "sum",
-    .min_inputs = 1,
-    .max_inputs = 1,
-    .flags = WEFTI_OP_LINEAR,
-    .attrs = attrs,
-    .infer = infer,
-    .grad = grad_sum,
-    .split = split_sum,
-    .cost = cost,
-    .reference = reference_sum,
-    .cases = cases_sum,
+    WEFTI_OP_NAME(sum),         .min_inputs = 1,    .max_inputs = 1,
+    .flags = WEFTI_OP_LINEAR,   .attrs = attrs,     .infer = infer,
+    .grad = grad_sum,           .split = split_sum, .cost = cost,
+    .reference = reference_sum, .cases = cases_sum,
 };
 
 const weft_op_def weft_op_mean = {
-    .name = "mean",
+    WEFTI_OP_NAME(mean),
     .min_inputs = 1,
     .max_inputs = 1,
     .flags = WEFTI_OP_LINEAR,
@@ -398,20 +391,14 @@ const weft_op_def weft_op_mean = {
 };
 
 const weft_op_def weft_op_max = {
-    .name = "max",
-    .min_inputs = 1,
-    .max_inputs = 1,
-    .attrs = attrs,
-    .infer = infer,
-    .grad = grad_max,
-    .split = split_max,
-    .cost = cost,
-    .reference = reference_max,
+    WEFTI_OP_NAME(max), .min_inputs = 1, .max_inputs = 1,
+    .attrs = attrs,     .infer = infer,  .grad = grad_max,
+    .split = split_max, .cost = cost,    .reference = reference_max,
     .cases = cases_max,
 };
 
 const weft_op_def weft_op_max_grad = {
-    .name = "max_grad",
+    WEFTI_OP_NAME(max_grad),
     .min_inputs = 3,
     .max_inputs = 3,
     .flags = WEFTI_OP_GRADIENT,
@@ -426,7 +413,7 @@ const weft_op_def weft_op_max_grad = {
 };
 
 const weft_op_def weft_op_argmax = {
-    .name = "argmax",
+    WEFTI_OP_NAME(argmax),
     .min_inputs = 1,
     .max_inputs = 1,
     .attrs = attrs_argmax,
@@ -453,7 +440,7 @@ static weft_value reduce(weft_graph *g, const weft_op_def *op, weft_value x, int
     else
         for (int i = 0; i < count; i++) list.v[list.count++] = wefti_op_axis(axes[i], rank);
     return wefti_graph_add1(g, op, 1, &x, 2,
-                            (wefti_attr[]){WEFTI_N("axes", list), WEFTI_I("keep", keep)});
+                            (wefti_attr[]){WEFTI_N(axes, list), WEFTI_I(keep, keep)});
 }
 
 weft_value weft_sum(weft_graph *g, weft_value x, int count, const int *axes, bool keep) {
@@ -471,5 +458,5 @@ weft_value weft_max(weft_graph *g, weft_value x, int count, const int *axes, boo
 weft_value weft_argmax(weft_graph *g, weft_value x, int axis) {
     return wefti_graph_add1(
         g, &weft_op_argmax, 1, &x, 1,
-        (wefti_attr[]){WEFTI_I("axis", wefti_op_axis(axis, weft_value_desc(g, x).rank))});
+        (wefti_attr[]){WEFTI_I(axis, wefti_op_axis(axis, weft_value_desc(g, x).rank))});
 }

@@ -22,11 +22,11 @@ static weft_status check_broadcast(const weft_node *n, const weft_desc *small,
 
 static weft_status infer_sum_to(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
-    int64_t dtype = wefti_attr_int(n, "dtype");
+    int64_t dtype = wefti_attr_int(n, WEFTI_AT_dtype);
     weft_desc y;
     WEFT_TRY(wefti_op_check_dtype(n, dtype));
     WEFT_TRY(wefti_op_check_float(n, 0));
-    WEFT_TRY(wefti_op_desc_of_attr(n, "shape", (weft_dtype)dtype, &y));
+    WEFT_TRY(wefti_op_desc_of_attr(n, WEFTI_AT_shape, (weft_dtype)dtype, &y));
     WEFT_TRY(check_broadcast(n, &y, wefti_in(n, 0)));
     *out = y;
     return WEFT_OK;
@@ -35,7 +35,7 @@ static weft_status infer_sum_to(const weft_node *n, weft_desc *out, int *out_cou
 static weft_status infer_broadcast_to(const weft_node *n, weft_desc *out, int *out_count) {
     (void)out_count;
     weft_desc y;
-    WEFT_TRY(wefti_op_desc_of_attr(n, "shape", wefti_in(n, 0)->dtype, &y));
+    WEFT_TRY(wefti_op_desc_of_attr(n, WEFTI_AT_shape, wefti_in(n, 0)->dtype, &y));
     WEFT_TRY(check_broadcast(n, wefti_in(n, 0), &y));
     *out = y;
     return WEFT_OK;
@@ -70,7 +70,7 @@ static weft_status split_sum_to(const weft_node *n, wefti_split_rule *r) {
 static weft_status localize(const weft_node *n, const wefti_split_rule *rule, const int64_t *begins,
                             const int64_t *sizes, wefti_attr *attrs) {
     (void)begins;
-    wefti_op_localize_shape(n, rule, sizes, attrs, "shape");
+    wefti_op_localize_shape(n, rule, sizes, attrs, WEFTI_AT_shape);
     return WEFT_OK;
 }
 
@@ -104,9 +104,8 @@ static weft_status reference_broadcast_to(const weft_node *n, const wefti_random
     return WEFT_OK;
 }
 
-static const wefti_attr attrs_sum_to[] = {
-    ATTR_INTS("shape", 0, {0}), WEFTI_I("dtype", WEFT_F32), {0}};
-static const wefti_attr attrs_broadcast_to[] = {ATTR_INTS("shape", 0, {0}), {0}};
+static const wefti_attr attrs_sum_to[] = {ATTR_INTS(shape, 0, {0}), WEFTI_I(dtype, WEFT_F32), {0}};
+static const wefti_attr attrs_broadcast_to[] = {ATTR_INTS(shape, 0, {0}), {0}};
 
 static const wefti_op_case cases_sum_to[] = {
     CASE("shape=(5)", "f32[3,5]"),     CASE("shape=(3,1)", "f32[3,5]"),
@@ -119,7 +118,7 @@ static const wefti_op_case cases_broadcast_to[] = {
     CASE("shape=(2,0)", "f32[2,1]"), CASES_END};
 
 const weft_op_def weft_op_sum_to = {
-    .name = "sum_to",
+    WEFTI_OP_NAME(sum_to),
     .min_inputs = 1,
     .max_inputs = 1,
     .flags = WEFTI_OP_LINEAR,
@@ -134,7 +133,7 @@ const weft_op_def weft_op_sum_to = {
 };
 
 const weft_op_def weft_op_broadcast_to = {
-    .name = "broadcast_to",
+    WEFTI_OP_NAME(broadcast_to),
     .min_inputs = 1,
     .max_inputs = 1,
     .flags = WEFTI_OP_CHEAP | WEFTI_OP_LINEAR,

@@ -156,21 +156,22 @@ static weft_status common(const weft_node *n, const wefti_prepare *options, int 
     s->dim = q->shape[3];
     s->k_len = key->shape[1];
     s->kv_heads = key->shape[2];
-    s->scale = (float)wefti_attr_float(n, "scale");
+    s->scale = (float)wefti_attr_float(n, WEFTI_AT_scale);
     if (s->scale == 0.0f) s->scale = (float)(1.0 / sqrt((double)s->dim));
-    s->causal = wefti_attr_int(n, "causal") != 0;
-    s->dropout = wefti_cpu_rate(wefti_attr_float(n, "dropout"));
+    s->causal = wefti_attr_int(n, WEFTI_AT_causal) != 0;
+    s->dropout = wefti_cpu_rate(wefti_attr_float(n, WEFTI_AT_dropout));
     s->heads_total = s->q_heads;
     s->q_total = s->q_len;
     s->k_total = s->k_len;
-    const wefti_ints *whole = wefti_attr_ints(n, "whole"), *begin = wefti_attr_ints(n, "begin");
+    const wefti_ints *whole = wefti_attr_ints(n, WEFTI_AT_whole),
+                     *begin = wefti_attr_ints(n, WEFTI_AT_begin);
     if (whole->count == 4) {
         s->heads_total = whole->v[1];
         s->q_total = whole->v[2];
         s->k_total = whole->v[3];
         k->piece_offset = begin->v[2] - begin->v[3];
     }
-    s->window = wefti_attr_int(n, "window");
+    s->window = wefti_attr_int(n, WEFTI_AT_window);
     /* the ends are aligned, so the window hides nothing */
     if (!p && s->window >= s->k_total) s->window = 0;
     s->q_offset = s->k_total - s->q_total + k->piece_offset;
@@ -311,13 +312,13 @@ static void destroy_rope(wefti_kernel *kernel) {
 }
 
 static weft_rope_scaling scaling_of(const weft_node *n) {
-    return (weft_rope_scaling){.factor = wefti_attr_float(n, "factor"),
-                               .low_freq_factor = wefti_attr_float(n, "low"),
-                               .high_freq_factor = wefti_attr_float(n, "high"),
-                               .original_context = wefti_attr_int(n, "original"),
-                               .beta_fast = wefti_attr_float(n, "fast"),
-                               .beta_slow = wefti_attr_float(n, "slow"),
-                               .exact = wefti_attr_int(n, "exact") != 0};
+    return (weft_rope_scaling){.factor = wefti_attr_float(n, WEFTI_AT_factor),
+                               .low_freq_factor = wefti_attr_float(n, WEFTI_AT_low),
+                               .high_freq_factor = wefti_attr_float(n, WEFTI_AT_high),
+                               .original_context = wefti_attr_int(n, WEFTI_AT_original),
+                               .beta_fast = wefti_attr_float(n, WEFTI_AT_fast),
+                               .beta_slow = wefti_attr_float(n, WEFTI_AT_slow),
+                               .exact = wefti_attr_int(n, WEFTI_AT_exact) != 0};
 }
 
 /* Memory of the kernel's own. */
@@ -328,7 +329,7 @@ static weft_status keep_tables(rope_kernel *k, const weft_node *n) {
     if (!k->has_position) k->table = wefti_alloc((size_t)(k->seq * half) * 8);
     WEFT_REQUIRE(k->frequencies && (k->has_position || k->table), WEFT_E_NOMEM,
                  "no memory for the rotary table");
-    wefti_rope_frequencies(k->dim, wefti_attr_float(n, "theta"), &scaling, k->frequencies);
+    wefti_rope_frequencies(k->dim, wefti_attr_float(n, WEFTI_AT_theta), &scaling, k->frequencies);
     if (!k->has_position) (void)fill_tables(k, NULL, NULL, k->table);
     return WEFT_OK;
 }
@@ -351,7 +352,7 @@ static weft_status rope(const weft_node *n, const wefti_prepare *options, bool i
     k->stride = p && p->rank == 2 ? 2 : 1;
     k->heads = x->shape[2];
     k->dim = x->shape[3];
-    k->offset = wefti_attr_int(n, "offset");
+    k->offset = wefti_attr_int(n, WEFTI_AT_offset);
     k->x = x->dtype;
     k->y = wefti_out(n, 0)->dtype;
     k->inverse = inverse;

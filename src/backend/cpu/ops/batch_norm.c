@@ -78,7 +78,7 @@ static weft_status batch_norm(const weft_node *n, const wefti_prepare *options, 
     weft_status status = new_kernel(n, x, -1, run_batch_norm, &k);
     if (status < 0) return status;
     k->train = train;
-    k->eps = (float)wefti_attr_float(n, "eps");
+    k->eps = (float)wefti_attr_float(n, WEFTI_AT_eps);
     *out = &k->base;
     return WEFT_OK;
 }

@@ -47,13 +47,13 @@ static void destroy_conv(wefti_kernel *kernel) {
 /* The numbers of a node. The caller passes its x, w and y, or their gradients. */
 static wefti_conv problem(const weft_node *n, wefti_conv_kind kind, const weft_desc *x,
                           const weft_desc *w, const weft_desc *y) {
-    const wefti_ints *stride = wefti_attr_ints(n, "stride");
-    const wefti_ints *padding = wefti_attr_ints(n, "padding");
-    const wefti_ints *dilation = wefti_attr_ints(n, "dilation");
+    const wefti_ints *stride = wefti_attr_ints(n, WEFTI_AT_stride);
+    const wefti_ints *padding = wefti_attr_ints(n, WEFTI_AT_padding);
+    const wefti_ints *dilation = wefti_attr_ints(n, WEFTI_AT_dilation);
     wefti_conv p = {.kind = kind,
                     .spatial = x->rank - 2,
                     .batch = x->shape[0],
-                    .groups = wefti_attr_int(n, "groups"),
+                    .groups = wefti_attr_int(n, WEFTI_AT_groups),
                     .in = x->shape[1],
                     .out = y->shape[1],
                     .x_dtype = x->dtype,

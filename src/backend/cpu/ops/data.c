@@ -72,7 +72,7 @@ weft_status wefti_cpu_constant(const weft_node *n, const wefti_prepare *options,
     WEFT_TRY(new_kernel("fill", run_constant, 0, &k));
     k->y = wefti_out(n, 0)->dtype;
     k->count = weft_desc_elems(wefti_out(n, 0));
-    k->value = wefti_attr_float(n, "value");
+    k->value = wefti_attr_float(n, WEFTI_AT_value);
     *out = &k->base;
     return WEFT_OK;
 }
@@ -118,7 +118,7 @@ static weft_status run_transpose(const wefti_kernel *kernel, const wefti_run *ru
 weft_status wefti_cpu_transpose(const weft_node *n, const wefti_prepare *options,
                                 wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0);
-    const wefti_ints *order = wefti_attr_ints(n, "order");
+    const wefti_ints *order = wefti_attr_ints(n, WEFTI_AT_order);
     if (options->accumulate) return WEFT_E_NO_IMPL;
     data_kernel *k;
     WEFT_TRY(new_kernel("transpose", run_transpose, 0, &k));
@@ -191,7 +191,7 @@ weft_status wefti_cpu_slice(const weft_node *n, const wefti_prepare *options, we
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
     if (options->accumulate) return WEFT_E_NO_IMPL;
     int64_t at[WEFT_MAX_RANK] = {0}, zero[WEFT_MAX_RANK] = {0};
-    at[wefti_cpu_axis(n, x)] = wefti_attr_int(n, "begin");
+    at[wefti_cpu_axis(n, x)] = wefti_attr_int(n, WEFTI_AT_begin);
     data_kernel *k;
     WEFT_TRY(new_kernel("copy", run_regions, 1, &k));
     set_region(&k->region[0], 0, 0, x, at, y, zero, y->shape);
@@ -233,7 +233,8 @@ weft_status wefti_cpu_concat(const weft_node *n, const wefti_prepare *options, w
 
 weft_status wefti_cpu_pad(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0), *y = wefti_out(n, 0);
-    const wefti_ints *before = wefti_attr_ints(n, "before"), *after = wefti_attr_ints(n, "after");
+    const wefti_ints *before = wefti_attr_ints(n, WEFTI_AT_before),
+                     *after = wefti_attr_ints(n, WEFTI_AT_after);
     if (options->accumulate) return WEFT_E_NO_IMPL;
     int64_t zero[WEFT_MAX_RANK] = {0};
     for (int d = 0; d < x->rank; d++)
@@ -243,7 +244,7 @@ weft_status wefti_cpu_pad(const weft_node *n, const wefti_prepare *options, weft
     k->has_fill = true;
     k->y = y->dtype;
     k->count = weft_desc_elems(y);
-    k->value = wefti_attr_float(n, "value");
+    k->value = wefti_attr_float(n, WEFTI_AT_value);
     set_region(&k->region[0], 0, 0, x, zero, y, before->v, x->shape);
     *out = &k->base;
     return WEFT_OK;

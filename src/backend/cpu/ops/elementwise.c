@@ -45,60 +45,59 @@ static weft_status run_elementwise(const wefti_kernel *kernel, const wefti_run *
 
 /* How an op's node becomes an instruction. */
 typedef enum row_form {
-    FORM_PLAIN,   /* passes the operands in order */
-    FORM_SWAPPED, /* the op takes (x, dy), the instruction (dy, x) */
-    FORM_COMPARE, /* the attribute `relation` names the instruction */
-    FORM_SCALE,   /* x factor */
-    FORM_SHIFT,   /* + term */
-    FORM_CLIP,    /* between low and high */
+    FORM_PLAIN = 1, /* passes the operands in order; 0: no row */
+    FORM_SWAPPED,   /* the op takes (x, dy), the instruction (dy, x) */
+    FORM_COMPARE,   /* the attribute `relation` names the instruction */
+    FORM_SCALE,     /* x factor */
+    FORM_SHIFT,     /* + term */
+    FORM_CLIP,      /* between low and high */
     FORM_CLIP_GRAD,
     FORM_CAST,
     FORM_DROPOUT
 } row_form;
 
 typedef struct elementwise_row {
-    const char *op;
-    wefti_ew_op code;
     row_form form;
+    wefti_ew_op code;
 } elementwise_row;
 
-static const elementwise_row rows[] = {
-    {"add", WEFTI_EW_ADD, FORM_PLAIN},
-    {"sub", WEFTI_EW_SUB, FORM_PLAIN},
-    {"mul", WEFTI_EW_MUL, FORM_PLAIN},
-    {"div", WEFTI_EW_DIV, FORM_PLAIN},
-    {"maximum", WEFTI_EW_MAXIMUM, FORM_PLAIN},
-    {"minimum", WEFTI_EW_MINIMUM, FORM_PLAIN},
-    {"pow", WEFTI_EW_POW, FORM_PLAIN},
-    {"where", WEFTI_EW_WHERE, FORM_PLAIN},
-    {"neg", WEFTI_EW_NEG, FORM_PLAIN},
-    {"exp", WEFTI_EW_EXP, FORM_PLAIN},
-    {"log", WEFTI_EW_LOG, FORM_PLAIN},
-    {"sqrt", WEFTI_EW_SQRT, FORM_PLAIN},
-    {"rsqrt", WEFTI_EW_RSQRT, FORM_PLAIN},
-    {"tanh", WEFTI_EW_TANH, FORM_PLAIN},
-    {"sigmoid", WEFTI_EW_SIGMOID, FORM_PLAIN},
-    {"relu", WEFTI_EW_RELU, FORM_PLAIN},
-    {"gelu", WEFTI_EW_GELU_TANH, FORM_PLAIN},
-    {"gelu_erf", WEFTI_EW_GELU_ERF, FORM_PLAIN},
-    {"silu", WEFTI_EW_SILU, FORM_PLAIN},
-    {"abs", WEFTI_EW_ABS, FORM_PLAIN},
-    {"sign", WEFTI_EW_SIGN, FORM_PLAIN},
-    {"square", WEFTI_EW_SQUARE, FORM_PLAIN},
-    {"broadcast_to", WEFTI_EW_COPY, FORM_PLAIN},
-    {"tanh_grad", WEFTI_EW_TANH_GRAD, FORM_SWAPPED},
-    {"sigmoid_grad", WEFTI_EW_SIGMOID_GRAD, FORM_SWAPPED},
-    {"relu_grad", WEFTI_EW_RELU_GRAD, FORM_SWAPPED},
-    {"gelu_grad", WEFTI_EW_GELU_TANH_GRAD, FORM_SWAPPED},
-    {"gelu_erf_grad", WEFTI_EW_GELU_ERF_GRAD, FORM_SWAPPED},
-    {"silu_grad", WEFTI_EW_SILU_GRAD, FORM_SWAPPED},
-    {"compare", WEFTI_EW_EQ, FORM_COMPARE},
-    {"scale", WEFTI_EW_SCALE, FORM_SCALE},
-    {"shift", WEFTI_EW_SCALE, FORM_SHIFT},
-    {"clip", WEFTI_EW_CLIP, FORM_CLIP},
-    {"clip_grad", WEFTI_EW_CLIP_GRAD, FORM_CLIP_GRAD},
-    {"cast", WEFTI_EW_COPY, FORM_CAST},
-    {"dropout", WEFTI_EW_DROPOUT, FORM_DROPOUT},
+static const elementwise_row rows[WEFTI_OPS] = {
+    [WEFTI_OP_add] = {FORM_PLAIN, WEFTI_EW_ADD},
+    [WEFTI_OP_sub] = {FORM_PLAIN, WEFTI_EW_SUB},
+    [WEFTI_OP_mul] = {FORM_PLAIN, WEFTI_EW_MUL},
+    [WEFTI_OP_div] = {FORM_PLAIN, WEFTI_EW_DIV},
+    [WEFTI_OP_maximum] = {FORM_PLAIN, WEFTI_EW_MAXIMUM},
+    [WEFTI_OP_minimum] = {FORM_PLAIN, WEFTI_EW_MINIMUM},
+    [WEFTI_OP_pow] = {FORM_PLAIN, WEFTI_EW_POW},
+    [WEFTI_OP_where] = {FORM_PLAIN, WEFTI_EW_WHERE},
+    [WEFTI_OP_neg] = {FORM_PLAIN, WEFTI_EW_NEG},
+    [WEFTI_OP_exp] = {FORM_PLAIN, WEFTI_EW_EXP},
+    [WEFTI_OP_log] = {FORM_PLAIN, WEFTI_EW_LOG},
+    [WEFTI_OP_sqrt] = {FORM_PLAIN, WEFTI_EW_SQRT},
+    [WEFTI_OP_rsqrt] = {FORM_PLAIN, WEFTI_EW_RSQRT},
+    [WEFTI_OP_tanh] = {FORM_PLAIN, WEFTI_EW_TANH},
+    [WEFTI_OP_sigmoid] = {FORM_PLAIN, WEFTI_EW_SIGMOID},
+    [WEFTI_OP_relu] = {FORM_PLAIN, WEFTI_EW_RELU},
+    [WEFTI_OP_gelu] = {FORM_PLAIN, WEFTI_EW_GELU_TANH},
+    [WEFTI_OP_gelu_erf] = {FORM_PLAIN, WEFTI_EW_GELU_ERF},
+    [WEFTI_OP_silu] = {FORM_PLAIN, WEFTI_EW_SILU},
+    [WEFTI_OP_abs] = {FORM_PLAIN, WEFTI_EW_ABS},
+    [WEFTI_OP_sign] = {FORM_PLAIN, WEFTI_EW_SIGN},
+    [WEFTI_OP_square] = {FORM_PLAIN, WEFTI_EW_SQUARE},
+    [WEFTI_OP_broadcast_to] = {FORM_PLAIN, WEFTI_EW_COPY},
+    [WEFTI_OP_tanh_grad] = {FORM_SWAPPED, WEFTI_EW_TANH_GRAD},
+    [WEFTI_OP_sigmoid_grad] = {FORM_SWAPPED, WEFTI_EW_SIGMOID_GRAD},
+    [WEFTI_OP_relu_grad] = {FORM_SWAPPED, WEFTI_EW_RELU_GRAD},
+    [WEFTI_OP_gelu_grad] = {FORM_SWAPPED, WEFTI_EW_GELU_TANH_GRAD},
+    [WEFTI_OP_gelu_erf_grad] = {FORM_SWAPPED, WEFTI_EW_GELU_ERF_GRAD},
+    [WEFTI_OP_silu_grad] = {FORM_SWAPPED, WEFTI_EW_SILU_GRAD},
+    [WEFTI_OP_compare] = {FORM_COMPARE, WEFTI_EW_EQ},
+    [WEFTI_OP_scale] = {FORM_SCALE, WEFTI_EW_SCALE},
+    [WEFTI_OP_shift] = {FORM_SHIFT, WEFTI_EW_SCALE},
+    [WEFTI_OP_clip] = {FORM_CLIP, WEFTI_EW_CLIP},
+    [WEFTI_OP_clip_grad] = {FORM_CLIP_GRAD, WEFTI_EW_CLIP_GRAD},
+    [WEFTI_OP_cast] = {FORM_CAST, WEFTI_EW_COPY},
+    [WEFTI_OP_dropout] = {FORM_DROPOUT, WEFTI_EW_DROPOUT},
 };
 
 static bool storable(weft_dtype d) {
@@ -138,9 +137,7 @@ static const wefti_ew_op relations[] = {
     [WEFT_LE] = WEFTI_EW_LE, [WEFT_GT] = WEFTI_EW_GT, [WEFT_GE] = WEFTI_EW_GE};
 
 static const elementwise_row *row_of(const weft_op_def *op) {
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (!strcmp(rows[i].op, op->name)) return &rows[i];
-    return NULL;
+    return rows[op->id].form ? &rows[op->id] : NULL;
 }
 
 /* Translates one node to one instruction, from registers a, b, c into dst. */
@@ -162,18 +159,18 @@ static bool translate(elementwise_kernel *k, const weft_node *n, const uint8_t *
             x.b = reg[0];
         }
         if (row->form == FORM_SWAPPED) break;
-        x.imm = (float)wefti_attr_float(n, "low");
-        x.imm2 = (float)wefti_attr_float(n, "high");
+        x.imm = (float)wefti_attr_float(n, WEFTI_AT_low);
+        x.imm2 = (float)wefti_attr_float(n, WEFTI_AT_high);
         break;
     case FORM_COMPARE:
-        x.op = (uint8_t)relations[wefti_attr_int(n, "relation")];
+        x.op = (uint8_t)relations[wefti_attr_int(n, WEFTI_AT_relation)];
         break;
     case FORM_SCALE:
-        x.imm = (float)wefti_attr_float(n, "factor");
+        x.imm = (float)wefti_attr_float(n, WEFTI_AT_factor);
         break;
     case FORM_SHIFT:
         x.imm = 1.0f;
-        x.imm2 = (float)wefti_attr_float(n, "term");
+        x.imm2 = (float)wefti_attr_float(n, WEFTI_AT_term);
         break;
     case FORM_CAST:
         if (wefti_in(n, 0)->dtype == WEFT_I32 && wefti_out(n, 0)->dtype == WEFT_I32) return false;
@@ -181,7 +178,7 @@ static bool translate(elementwise_kernel *k, const weft_node *n, const uint8_t *
         break;
     case FORM_DROPOUT:
         if (k->random == MAX_RANDOM || !same_place(k, n)) return false;
-        x.imm = wefti_cpu_rate(wefti_attr_float(n, "rate"));
+        x.imm = wefti_cpu_rate(wefti_attr_float(n, WEFTI_AT_rate));
         k->dropout[k->random].instruction = p->instructions;
         k->dropout[k->random++].node = n;
         break;
@@ -297,7 +294,7 @@ weft_status wefti_cpu_elementwise(const weft_node *n, const wefti_prepare *optio
 /* mse_grad(x, target, dloss) -> 2 (x - target) dloss / count */
 static bool build_mse_grad(elementwise_kernel *k, const weft_node *n) {
     wefti_ew_program *p = &k->program;
-    double count = (double)wefti_attr_int(n, "count");
+    double count = (double)wefti_attr_int(n, WEFTI_AT_count);
     if (count == 0.0) count = (double)p->elements;
     p->inputs = 3;
     p->outputs = 1;

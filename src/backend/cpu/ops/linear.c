@@ -84,7 +84,7 @@ typedef struct sizes {
 } sizes;
 
 static sizes sizes_of(const weft_node *n, const weft_desc *x, const weft_desc *w) {
-    sizes s = {.transposed = wefti_attr_int(n, "transposed") != 0};
+    sizes s = {.transposed = wefti_attr_int(n, WEFTI_AT_transposed) != 0};
     s.rows = wefti_cpu_span(x, 0, x->rank - 1);
     s.k = x->shape[x->rank - 1];
     s.cols = s.transposed ? wefti_cpu_span(w, 0, w->rank - 1) : wefti_cpu_span(w, 1, w->rank);
@@ -161,7 +161,8 @@ static bool one_stride(const int64_t *strides, const weft_desc *y, int from, int
 
 weft_status wefti_cpu_matmul(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
     const weft_desc *a = wefti_in(n, 0), *b = wefti_in(n, 1), *y = wefti_out(n, 0);
-    bool ta = wefti_attr_int(n, "transpose_a") != 0, tb = wefti_attr_int(n, "transpose_b") != 0;
+    bool ta = wefti_attr_int(n, WEFTI_AT_transpose_a) != 0,
+         tb = wefti_attr_int(n, WEFTI_AT_transpose_b) != 0;
     int64_t m = y->shape[y->rank - 2], cols = y->shape[y->rank - 1];
     int64_t k = ta ? a->shape[a->rank - 2] : a->shape[a->rank - 1];
     int64_t sa[WEFT_MAX_RANK], sb[WEFT_MAX_RANK], sc[WEFT_MAX_RANK];

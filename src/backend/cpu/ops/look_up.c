@@ -31,7 +31,7 @@ static void set_rows(look_up *k, const weft_node *n, const weft_desc *x, int axi
     k->axis = x->shape[axis];
     k->inner = wefti_cpu_span(x, axis + 1, x->rank);
     k->count = weft_desc_elems(ids);
-    k->begin = wefti_attr_int(n, "begin");
+    k->begin = wefti_attr_int(n, WEFTI_AT_begin);
 }
 
 static weft_status run_embedding(const wefti_kernel *kernel, const wefti_run *run,
@@ -61,7 +61,7 @@ weft_status wefti_cpu_embedding(const weft_node *n, const wefti_prepare *options
     k->x = table->dtype;
     k->y = y->dtype;
     set_rows(k, n, table, 0, ids);
-    k->whole = wefti_attr_int(n, "whole");
+    k->whole = wefti_attr_int(n, WEFTI_AT_whole);
     *out = &k->base;
     return WEFT_OK;
 }
@@ -92,7 +92,7 @@ weft_status wefti_cpu_embedding_grad(const weft_node *n, const wefti_prepare *op
     WEFT_TRY(new_look_up("embedding", run_embedding_grad, &k));
     k->x = dy->dtype;
     set_rows(k, n, dtable, 0, ids);
-    k->padding = wefti_attr_int(n, "padding");
+    k->padding = wefti_attr_int(n, WEFTI_AT_padding);
     k->accumulate = options->accumulate != 0;
     *out = &k->base;
     return WEFT_OK;
@@ -190,7 +190,7 @@ weft_status wefti_cpu_one_hot(const weft_node *n, const wefti_prepare *options,
     k->y = y->dtype;
     k->count = weft_desc_elems(ids);
     k->axis = y->shape[y->rank - 1];
-    k->begin = wefti_attr_int(n, "begin");
+    k->begin = wefti_attr_int(n, WEFTI_AT_begin);
     *out = &k->base;
     return WEFT_OK;
 }
@@ -211,7 +211,7 @@ static weft_status run_top_k(const wefti_kernel *kernel, const wefti_run *run,
 
 weft_status wefti_cpu_top_k(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0);
-    int64_t count = wefti_attr_int(n, "k");
+    int64_t count = wefti_attr_int(n, WEFTI_AT_k);
     if (options->accumulate || !wefti_cpu_is_real(x) || count < 1) return WEFT_E_NO_IMPL;
     look_up *k;
     WEFT_TRY(new_look_up("top k", run_top_k, &k));
@@ -254,7 +254,7 @@ weft_status wefti_cpu_top_k_grad(const weft_node *n, const wefti_prepare *option
     k->outer = wefti_cpu_span(ids, 0, ids->rank - 1);
     k->count = ids->shape[ids->rank - 1];
     k->axis = y->shape[y->rank - 1];
-    k->begin = wefti_attr_int(n, "begin");
+    k->begin = wefti_attr_int(n, WEFTI_AT_begin);
     k->accumulate = options->accumulate != 0;
     *out = &k->base;
     return WEFT_OK;

@@ -158,7 +158,7 @@ weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepa
     h->kernels = wefti_kernels_best();
     h->rows = wefti_cpu_span(x, 0, x->rank - 1);
     h->k = x->shape[x->rank - 1];
-    h->transposed = wefti_attr_int(n, "transposed") != 0;
+    h->transposed = wefti_attr_int(n, WEFTI_AT_transposed) != 0;
     h->native = native;
     h->has_count = wefti_in(n, 4) != NULL;
     h->has_bias = bias != NULL;
@@ -167,8 +167,8 @@ weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepa
     /* the sum over rows reads dense rows */
     h->stride = h->has_bias ? h->vocab : row_stride(h->vocab);
     h->narrow = native && !h->has_bias;
-    h->ignore = wefti_attr_int(n, "ignore");
-    h->smoothing = (float)wefti_attr_float(n, "smoothing");
+    h->ignore = wefti_attr_int(n, WEFTI_AT_ignore);
+    h->smoothing = (float)wefti_attr_float(n, WEFTI_AT_smoothing);
     h->x_dtype = x->dtype;
     const int64_t most = native ? CHUNK_LOGITS_NATIVE : CHUNK_LOGITS;
     int64_t chunks = (h->rows * h->vocab + most - 1) / most;

@@ -72,7 +72,7 @@ static weft_status slots(const weft_node *n, const wefti_prepare *options, const
     k->groups = wefti_cpu_span(expert, 0, expert->rank - 2);
     k->size = expert->shape[expert->rank - 2];
     k->choices = expert->shape[expert->rank - 1];
-    k->experts = wefti_attr_int(n, "experts");
+    k->experts = wefti_attr_int(n, WEFTI_AT_experts);
     *out = k;
     return WEFT_OK;
 }
@@ -83,8 +83,8 @@ weft_status wefti_cpu_moe_slots(const weft_node *n, const wefti_prepare *options
     slots_kernel *k;
     weft_status status = slots(n, options, "slots", run_slots, &k);
     if (status < 0) return status;
-    k->capacity = wefti_attr_int(n, "capacity");
-    k->part = wefti_attr_int(n, "part");
+    k->capacity = wefti_attr_int(n, WEFTI_AT_capacity);
+    k->part = wefti_attr_int(n, WEFTI_AT_part);
     if (counts) k->parts = counts->shape[counts->rank - 3];
     *out = &k->base;
     return WEFT_OK;
@@ -151,8 +151,8 @@ static weft_status rows(const weft_node *n, const wefti_prepare *options, const 
                                .h = buffers->shape[rank - 1],
                                .experts = buffers->shape[0],
                                .capacity = buffers->shape[rank - 2],
-                               .first_expert = wefti_attr_int(n, "first_expert"),
-                               .first_slot = wefti_attr_int(n, "first_slot")};
+                               .first_expert = wefti_attr_int(n, WEFTI_AT_first_expert),
+                               .first_slot = wefti_attr_int(n, WEFTI_AT_first_slot)};
     if (k->dot) k->args.x.dtype = last->dtype;
     if (k->weight) k->args.weight.dtype = last->dtype;
     if (kernel == wefti_kernels_best()->moe_dispatch)
@@ -384,7 +384,7 @@ static weft_status experts(const weft_node *n, const wefti_prepare *options,
     k->experts = x->shape[0];
     k->groups = wefti_cpu_span(x, 1, x->rank - 2);
     k->rows = x->shape[x->rank - 2];
-    k->first = wefti_attr_int(n, "first_row");
+    k->first = wefti_attr_int(n, WEFTI_AT_first_row);
     k->width[0] = x->shape[x->rank - 1];
     k->width[1] = y->shape[y->rank - 1];
     k->size[0] = weft_dtype_bytes(x->dtype);
@@ -413,8 +413,8 @@ weft_status wefti_cpu_moe_linear(const weft_node *n, const wefti_prepare *option
     wefti_gemm_spec spec = wefti_gemm_spec_of(y->dtype, MOE_PIECE, cols, depth);
     if (options->accumulate) return WEFT_E_NO_IMPL;
     spec.a = wefti_gemm_rows(x->dtype, depth);
-    spec.b = wefti_attr_int(n, "transposed") ? wefti_gemm_transposed(w->dtype, depth)
-                                             : wefti_gemm_rows(w->dtype, cols);
+    spec.b = wefti_attr_int(n, WEFTI_AT_transposed) ? wefti_gemm_transposed(w->dtype, depth)
+                                                    : wefti_gemm_rows(w->dtype, cols);
     return experts(n, options, &spec, y, false, false, out);
 }
 
@@ -422,7 +422,8 @@ weft_status wefti_cpu_moe_linear_grad_weight(const weft_node *n, const wefti_pre
                                              wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0), *dy = wefti_in(n, 1);
     int64_t depth = x->shape[x->rank - 1], cols = dy->shape[dy->rank - 1];
-    bool t = wefti_attr_int(n, "transposed") != 0; /* true: dw [n, k] = dy^T x; false: x^T dy */
+    bool t =
+        wefti_attr_int(n, WEFTI_AT_transposed) != 0; /* true: dw [n, k] = dy^T x; false: x^T dy */
     wefti_gemm_spec spec =
         wefti_gemm_spec_of(wefti_out(n, 0)->dtype, t ? cols : depth, t ? depth : cols, MOE_PIECE);
     spec.a = t ? wefti_gemm_transposed(dy->dtype, cols) : wefti_gemm_transposed(x->dtype, depth);

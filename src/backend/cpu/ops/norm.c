@@ -60,7 +60,7 @@ static weft_status norm(const weft_node *n, const wefti_prepare *options, bool r
     WEFT_TRY(new_kernel("norm", run_norm, x, &k));
     k->rms = rms;
     k->has_beta = n->inputs > 2 && n->in[2] >= 0;
-    k->eps = (float)wefti_attr_float(n, "eps");
+    k->eps = (float)wefti_attr_float(n, WEFTI_AT_eps);
     k->y = wefti_out(n, 0)->dtype;
     *out = &k->base;
     return WEFT_OK;
@@ -198,7 +198,7 @@ WEFTI_CPU_FORM(wefti_cpu_rms_norm_grad, norm_grad, true)
 /* ---- softmax(x), log_softmax(x) and their gradients (y, dy), last dimension ---- */
 
 static bool last_axis(const weft_node *n, const weft_desc *x) {
-    int64_t axis = wefti_attr_int(n, "axis");
+    int64_t axis = wefti_attr_int(n, WEFTI_AT_axis);
     return x->rank >= 1 && (axis == -1 || axis == x->rank - 1);
 }
 
@@ -320,10 +320,10 @@ weft_status wefti_cpu_cross_entropy_part(const weft_node *n, const wefti_prepare
         return WEFT_E_NO_IMPL;
     norm_kernel *k;
     WEFT_TRY(new_kernel("cross entropy", run_cross_entropy_part, x, &k));
-    k->ignore = wefti_attr_int(n, "ignore");
-    k->begin = wefti_attr_int(n, "begin");
-    k->whole = wefti_attr_int(n, "whole");
-    k->smoothing = (float)wefti_attr_float(n, "smoothing");
+    k->ignore = wefti_attr_int(n, WEFTI_AT_ignore);
+    k->begin = wefti_attr_int(n, WEFTI_AT_begin);
+    k->whole = wefti_attr_int(n, WEFTI_AT_whole);
+    k->smoothing = (float)wefti_attr_float(n, WEFTI_AT_smoothing);
     *out = &k->base;
     return WEFT_OK;
 }
@@ -357,7 +357,7 @@ weft_status wefti_cpu_count_targets(const weft_node *n, const wefti_prepare *opt
     WEFT_TRY(wefti_cpu_kernel(sizeof(norm_kernel), "count", run_count_targets, &base));
     norm_kernel *k = (norm_kernel *)base;
     k->rows = weft_desc_elems(targets);
-    k->ignore = wefti_attr_int(n, "ignore");
+    k->ignore = wefti_attr_int(n, WEFTI_AT_ignore);
     k->has_weight = weight != NULL;
     k->has_count = wefti_in(n, 2) != NULL;
     *out = base;
@@ -373,8 +373,8 @@ weft_status wefti_cpu_cross_entropy(const weft_node *n, const wefti_prepare *opt
     if (wefti_in(n, 2) && !wefti_cpu_is_f32(wefti_in(n, 2))) return WEFT_E_NO_IMPL;
     WEFT_TRY(new_kernel("cross entropy", run_cross_entropy, x, &k));
     k->has_count = wefti_in(n, 2) != NULL;
-    k->ignore = wefti_attr_int(n, "ignore");
-    k->smoothing = (float)wefti_attr_float(n, "smoothing");
+    k->ignore = wefti_attr_int(n, WEFTI_AT_ignore);
+    k->smoothing = (float)wefti_attr_float(n, WEFTI_AT_smoothing);
     k->base.workspace_bytes = k->rows * 4;
     *out = &k->base;
     return WEFT_OK;
@@ -411,10 +411,10 @@ weft_status wefti_cpu_cross_entropy_grad(const weft_node *n, const wefti_prepare
         if (!wefti_cpu_is_f32(wefti_in(n, i))) return WEFT_E_NO_IMPL;
     norm_kernel *k;
     WEFT_TRY(new_kernel("cross entropy", run_cross_entropy_grad, x, &k));
-    k->ignore = wefti_attr_int(n, "ignore");
-    k->begin = wefti_attr_int(n, "begin");
-    k->whole = wefti_attr_int(n, "whole");
-    k->smoothing = (float)wefti_attr_float(n, "smoothing");
+    k->ignore = wefti_attr_int(n, WEFTI_AT_ignore);
+    k->begin = wefti_attr_int(n, WEFTI_AT_begin);
+    k->whole = wefti_attr_int(n, WEFTI_AT_whole);
+    k->smoothing = (float)wefti_attr_float(n, WEFTI_AT_smoothing);
     k->y = wefti_out(n, 0)->dtype;
     k->base.in_place = 0;
     *out = &k->base;

@@ -158,14 +158,14 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
     return WEFT_OK;
 }
 
-static float attribute(const weft_node *n, const char *name) {
-    return (float)wefti_attr_float(n, name);
+static float attribute(const weft_node *n, wefti_attr_id id) {
+    return (float)wefti_attr_float(n, id);
 }
 
 static void set_moments(optimizer_kernel *k, const weft_node *n, bool eps) {
-    k->beta1 = attribute(n, "beta1");
-    k->beta2 = attribute(n, "beta2");
-    if (eps) k->eps = attribute(n, "eps");
+    k->beta1 = attribute(n, WEFTI_AT_beta1);
+    k->beta2 = attribute(n, WEFTI_AT_beta2);
+    if (eps) k->eps = attribute(n, WEFTI_AT_eps);
 }
 
 /* Fills the fields that the rule needs. Returns false if only the reference backend supports the
@@ -175,8 +175,8 @@ static bool set_rule(optimizer_kernel *k, const weft_node *n) {
     switch (k->rule) {
     case SGD:
         k->has_buffer = n->in[1] >= 0;
-        k->momentum = attribute(n, "momentum");
-        k->nesterov = wefti_attr_int(n, "nesterov") != 0;
+        k->momentum = attribute(n, WEFTI_AT_momentum);
+        k->nesterov = wefti_attr_int(n, WEFTI_AT_nesterov) != 0;
         return true;
     case ADAM:
     case ADAMW:
@@ -194,13 +194,13 @@ static bool set_rule(optimizer_kernel *k, const weft_node *n) {
     case ADAFACTOR1:
         break;
     }
-    k->decay_exponent = wefti_attr_float(n, "decay_exponent");
-    k->eps = attribute(n, "eps1");
-    k->eps2 = attribute(n, "eps2");
-    k->clip = attribute(n, "clip");
-    k->scale_parameter = wefti_attr_int(n, "scale_parameter") != 0;
+    k->decay_exponent = wefti_attr_float(n, WEFTI_AT_decay_exponent);
+    k->eps = attribute(n, WEFTI_AT_eps1);
+    k->eps2 = attribute(n, WEFTI_AT_eps2);
+    k->clip = attribute(n, WEFTI_AT_clip);
+    k->scale_parameter = wefti_attr_int(n, WEFTI_AT_scale_parameter) != 0;
     k->cols = k->elements;
-    k->count = (double)wefti_attr_int(n, "count");
+    k->count = (double)wefti_attr_int(n, WEFTI_AT_count);
     if (k->count == 0) k->count = (double)k->elements;
     bool one_matrix = true;
     if (k->rule == ADAFACTOR) {
@@ -230,7 +230,7 @@ static weft_status optimizer(const weft_node *n, const wefti_prepare *options, r
     k->piece = n->inputs > gradient + 2;
     k->gradient_dtype = grad->dtype;
     k->elements = weft_desc_elems(wefti_in(n, 0));
-    k->weight_decay = attribute(n, "weight_decay");
+    k->weight_decay = attribute(n, WEFTI_AT_weight_decay);
     if (!set_rule(k, n)) {
         wefti_kernel_destroy(base);
         return WEFT_E_NO_IMPL;

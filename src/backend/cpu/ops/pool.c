@@ -53,8 +53,9 @@ static weft_status pool_kernel(const weft_node *n, bool max, const weft_desc *x,
                                                   const void *const *, void *const *, void *),
                                pool_op **out) {
     if (!wefti_cpu_is_real(x) || !wefti_cpu_is_real(y) || x->rank != 4) return WEFT_E_NO_IMPL;
-    const wefti_ints *kernel = wefti_attr_ints(n, "kernel"), *stride = wefti_attr_ints(n, "stride"),
-                     *padding = wefti_attr_ints(n, "padding");
+    const wefti_ints *kernel = wefti_attr_ints(n, WEFTI_AT_kernel),
+                     *stride = wefti_attr_ints(n, WEFTI_AT_stride),
+                     *padding = wefti_attr_ints(n, WEFTI_AT_padding);
     wefti_kernel *base;
     WEFT_TRY(wefti_cpu_kernel(sizeof(pool_op), "pool", run, &base));
     pool_op *k = (pool_op *)base;

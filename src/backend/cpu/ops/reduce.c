@@ -152,14 +152,15 @@ static weft_status reduction(const weft_node *n, const bool *reduced, wefti_redu
 static weft_status over_axes(const weft_node *n, const wefti_prepare *options, wefti_reduce_op op,
                              wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0);
-    const wefti_ints *axes = wefti_attr_ints(n, "axes");
+    const wefti_ints *axes = wefti_attr_ints(n, WEFTI_AT_axes);
     bool reduced[WEFT_MAX_RANK] = {0};
     int64_t count = 1;
     for (int i = 0; i < axes->count; i++) {
         reduced[axes->v[i]] = true;
         count *= x->shape[axes->v[i]];
     }
-    if (op == WEFTI_FOLD_MEAN && wefti_attr_int(n, "count")) count = wefti_attr_int(n, "count");
+    if (op == WEFTI_FOLD_MEAN && wefti_attr_int(n, WEFTI_AT_count))
+        count = wefti_attr_int(n, WEFTI_AT_count);
     return reduction(n, reduced, op, count, options, out);
 }
 
@@ -212,7 +213,7 @@ weft_status wefti_cpu_mse(const weft_node *n, const wefti_prepare *options, weft
         return WEFT_E_NO_IMPL;
     reduce_kernel *k;
     WEFT_TRY(new_kernel("mean squared error", run_mse, &k));
-    int64_t count = wefti_attr_int(n, "count");
+    int64_t count = wefti_attr_int(n, WEFTI_AT_count);
     k->count = weft_desc_elems(x);
     k->pass[0].axis = count ? count : k->count;
     wefti_ew_program *f = &k->finish;
@@ -274,7 +275,7 @@ static weft_status run_argmax(const wefti_kernel *kernel, const wefti_run *run,
 
 weft_status wefti_cpu_argmax(const weft_node *n, const wefti_prepare *options, wefti_kernel **out) {
     const weft_desc *x = wefti_in(n, 0);
-    int axis = (int)wefti_attr_int(n, "axis");
+    int axis = (int)wefti_attr_int(n, WEFTI_AT_axis);
     if (options->accumulate || !wefti_cpu_is_real(x)) return WEFT_E_NO_IMPL;
     reduce_kernel *k;
     WEFT_TRY(new_kernel("argmax", run_argmax, &k));
