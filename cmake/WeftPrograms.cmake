@@ -102,7 +102,7 @@ if(WEFT_TESTS)
   # tests finish within seconds; WEFT_DEVICE=fenced in the environment of ctest runs all of them so.
   set(fenced_tests
     comm.collective comm.calls comm.halos comm.conformance_local comm.host comm.host_roads comm.local comm.rounds_conformance
-    exec.routine exec.streams exec.workers
+    exec.routine exec.spaces exec.streams exec.workers
     program.parameter_slices
     session.additions session.arena session.by_hand session.collectives session.devices session.experts session.graphs
     session.halo

@@ -107,19 +107,20 @@ weft_status wefti_build_transfer(wefti_emitter *b, wefti_section s, wefti_step_k
 
 /* ---- places ---- */
 
-/* Whether a buffer gets a place of its own in the transient arena. */
-static bool is_placed(const wefti_buffer *x) {
-    return !x->persistent && x->of < 0;
+/* Whether a buffer gets a place of its own in the transient arena of a space. */
+static bool is_placed(const wefti_buffer *x, wefti_space space) {
+    return !x->persistent && x->of < 0 && x->space == space;
 }
 
-/* The time at which most bytes are alive, and how many; `saved`: of saved blocks only. */
+/* The time at which most bytes of device memory are alive, and how many; `saved`: of saved blocks
+ * only. */
 static weft_status find_peak(const wefti_emitter *b, bool saved, int32_t *out_time,
                              int64_t *out_bytes) {
     int64_t *alive;
     WEFT_NEW_ARRAY(alive, int64_t, b->now + 2);
     for (int64_t i = 0; i < b->buffer_count; i++) {
         const wefti_buffer *x = &b->buffers[i];
-        if (!is_placed(x) || (saved && !x->saved)) continue;
+        if (!is_placed(x, WEFTI_SPACE_DEVICE) || (saved && !x->saved)) continue;
         alive[x->life.first] += x->life.bytes;
         alive[x->life.last + 1] -= x->life.bytes;
         if (x->life.until <= 0) continue;
@@ -157,8 +158,8 @@ static bool is_alive(const wefti_lifetime *x, int32_t at) {
     return (x->first <= at && at <= x->last) || (x->again <= at && at <= x->until);
 }
 
-/* Lists the largest buffers that are alive at the peak, in descending order. Of equal buffers the
- * earliest comes first. */
+/* Lists the largest buffers of device memory that are alive at the peak, in descending order. Of
+ * equal buffers the earliest comes first. */
 static weft_status find_largest(wefti_emitter *b) {
     enum { MOST = 32 };
     const wefti_buffer *largest[MOST];
@@ -169,7 +170,9 @@ static weft_status find_largest(wefti_emitter *b) {
     find_peak_step(b, worst);
     for (int64_t i = 0; i < b->buffer_count; i++) {
         const wefti_buffer *x = &b->buffers[i];
-        if (x->of >= 0 || (!x->persistent && !is_alive(&x->life, worst))) continue;
+        if (x->of >= 0 || x->space != WEFTI_SPACE_DEVICE ||
+            (!x->persistent && !is_alive(&x->life, worst)))
+            continue;
         if (count == MOST && largest[MOST - 1]->life.bytes >= x->life.bytes) continue;
         int32_t at = count < MOST ? count++ : MOST - 1;
         for (; at > 0 && largest[at - 1]->life.bytes < x->life.bytes; at--)
@@ -198,19 +201,19 @@ static void widen_packed(wefti_emitter *b) {
     }
 }
 
-static weft_status place_transient(wefti_emitter *b) {
+static weft_status place_transient(wefti_emitter *b, wefti_space space, int64_t *out) {
     wefti_lifetime *life;
     WEFT_NEW_ARRAY(life, wefti_lifetime, b->buffer_count + 1);
     int64_t count = 0;
     for (int64_t i = 0; i < b->buffer_count; i++)
-        if (is_placed(&b->buffers[i])) life[count++] = b->buffers[i].life;
-    weft_status status = wefti_place(life, count, &b->p->transient_bytes);
+        if (is_placed(&b->buffers[i], space)) life[count++] = b->buffers[i].life;
+    weft_status status = wefti_place(life, count, out);
 #ifdef WEFT_DEBUG_CHECKS
-    if (status == WEFT_OK) status = wefti_place_check(life, count, b->p->transient_bytes);
+    if (status == WEFT_OK) status = wefti_place_check(life, count, *out);
 #endif
     count = 0;
     for (int64_t i = 0; i < b->buffer_count && status == WEFT_OK; i++)
-        if (is_placed(&b->buffers[i])) b->buffers[i].life.offset = life[count++].offset;
+        if (is_placed(&b->buffers[i], space)) b->buffers[i].life.offset = life[count++].offset;
     for (int64_t i = 0; i < b->buffer_count; i++) /* parts come after the whole */
         if (b->buffers[i].of >= 0)
             b->buffers[i].life.offset =
@@ -242,7 +245,7 @@ static void give_usage(const wefti_emitter *b, wefti_draft_step *const *at, cons
     }
 }
 
-/* How much of the arenas each step uses. */
+/* How much of device memory each step uses. */
 static weft_status find_usage(wefti_emitter *b) {
     const size_t times = (size_t)b->now + 1;
     wefti_draft_step **at = NULL;
@@ -250,7 +253,7 @@ static weft_status find_usage(wefti_emitter *b) {
     WEFT_NEW_ARRAY(life, wefti_lifetime, b->buffer_count + 1);
     int64_t count = 0, *usage = wefti_calloc(2 * times, sizeof *usage);
     for (int64_t i = 0; i < b->buffer_count; i++)
-        if (is_placed(&b->buffers[i])) life[count++] = b->buffers[i].life;
+        if (is_placed(&b->buffers[i], WEFTI_SPACE_DEVICE)) life[count++] = b->buffers[i].life;
     weft_status status =
         usage ? list_steps(b, &at) : WEFT_RAISE(WEFT_E_NOMEM, "no memory for the memory table");
     if (status >= 0) status = wefti_place_usage(life, count, (int32_t)times, usage, usage + times);
@@ -261,17 +264,35 @@ static weft_status find_usage(wefti_emitter *b) {
     return status;
 }
 
+static weft_status check_space(const wefti_emitter *b, const wefti_draft_step *d, int32_t buffer) {
+    WEFT_REQUIRE(
+        buffer < 0 || b->buffers[buffer].space == WEFTI_SPACE_DEVICE, WEFT_E_BUG,
+        "step '%s' works on '%s' in host memory, which only copies reach; copy it to device "
+        "memory before",
+        d->step.name, b->buffers[buffer].name);
+    return WEFT_OK;
+}
+
+/* All that a step works on lies in device memory, unless it copies between spaces. */
+static weft_status check_spaces(const wefti_emitter *b, const wefti_draft_step *d) {
+    if (d->step.kind == WEFTI_STEP_COPY) return WEFT_OK;
+    for (int32_t a = 0; a < d->arg_count; a++) WEFT_TRY(check_space(b, d, d->args[a].buffer));
+    return check_space(b, d, d->frame);
+}
+
 weft_status wefti_buffers_finish(wefti_emitter *b) {
     wefti_program *p = b->p;
-    p->persistent_bytes = b->spec->persistent_bytes;
+    int64_t *persistent[WEFTI_SPACES] = {&p->persistent_bytes, &p->host_bytes[WEFTI_PERSISTENT]};
+    for (int s = 0; s < WEFTI_SPACES; s++) *persistent[s] = b->spec->before.of[s][WEFTI_PERSISTENT];
     for (int64_t i = 0; i < b->buffer_count; i++) {
         wefti_buffer *x = &b->buffers[i];
         if (!x->persistent || x->fixed) continue;
-        x->life.offset = p->persistent_bytes;
-        WEFT_TRY(wefti_place_count(x->life.bytes, &p->persistent_bytes));
+        x->life.offset = *persistent[x->space];
+        WEFT_TRY(wefti_place_count(x->life.bytes, persistent[x->space]));
     }
     widen_packed(b);
-    WEFT_TRY(place_transient(b));
+    WEFT_TRY(place_transient(b, WEFTI_SPACE_DEVICE, &p->transient_bytes));
+    WEFT_TRY(place_transient(b, WEFTI_SPACE_HOST, &p->host_bytes[WEFTI_TRANSIENT]));
     p->peak_bytes = p->persistent_bytes + p->transient_bytes;
     WEFT_TRY(find_largest(b));
     WEFT_TRY(find_usage(b));
@@ -282,6 +303,7 @@ weft_status wefti_buffers_finish(wefti_emitter *b) {
         WEFT_REQUIRE(p->steps[s], WEFT_E_NOMEM, "no memory for the schedule");
         for (int64_t k = 0; k < b->step_count[s]; k++) {
             wefti_draft_step *d = &b->steps[s][k];
+            WEFT_TRY(check_spaces(b, d));
             d->step.args =
                 wefti_arena_alloc(p->arena, (size_t)(d->arg_count + 1) * sizeof(wefti_location));
             d->step.names =

@@ -53,10 +53,10 @@ typedef struct wefti_program_spec {
     wefti_route_cache
         *routes; /* with a plan; the programs of all ranks, built one after the other, share it */
     /* The program that shares its parameters and states with this one (evaluation beside training);
-     * tensors are found by name. New persistent tensors are appended at `persistent_bytes`, the end
-     * of those of all earlier programs. Without `shared` it is 0. */
+     * tensors are found by name. New persistent tensors are appended behind those of all programs
+     * `before`. Without `shared` there are none. */
     const struct wefti_program *shared;
-    int64_t persistent_bytes;
+    wefti_footprint before;
     const wefti_observer *observer; /* NULL: none */
 } wefti_program_spec;
 

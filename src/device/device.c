@@ -3,8 +3,10 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "base/memory.h"
+#include "device/memory.h"
 
 static const wefti_device_table *const tables[] = {&wefti_device_host, &wefti_device_fenced};
 enum { TABLES = sizeof tables / sizeof *tables };
@@ -56,57 +58,41 @@ void wefti_device_close(wefti_device *d) {
 
 /* ---- copies for the host ---- */
 
-/* Runs behind all published work. The copy is done when this returns. */
-static weft_status copy_now(wefti_device *d, void *to, wefti_space to_space, const void *from,
-                            wefti_space from_space, int64_t bytes) {
-    const wefti_device_table *t = d->table;
+weft_status wefti_device_copy(wefti_device *d, void *to, wefti_space to_space, const void *from,
+                              wefti_space from_space, int64_t bytes) {
+    if (!bytes) return WEFT_OK;
+    if (!d || d->table->direct) {
+        memcpy(to, from, (size_t)bytes);
+        return WEFT_OK;
+    }
     pthread_mutex_lock(&d->lock);
-    weft_status status = t->await(d->copies, d->published);
-    if (status >= 0) status = t->copy(d->copies, to, to_space, from, from_space, bytes);
-    if (status >= 0) status = t->finish(d->copies);
+    weft_status status = d->table->await(d->copies, d->published);
+    if (status >= 0) status = d->table->copy(d->copies, to, to_space, from, from_space, bytes);
+    if (status >= 0) status = d->table->finish(d->copies);
     pthread_mutex_unlock(&d->lock);
     return status;
-}
-
-weft_status wefti_device_write(wefti_device *d, void *to, const void *from, int64_t bytes) {
-    if (!bytes) return WEFT_OK;
-    if (d && !d->table->direct)
-        return copy_now(d, to, WEFTI_SPACE_DEVICE, from, WEFTI_SPACE_HOST, bytes);
-    memcpy(to, from, (size_t)bytes);
-    return WEFT_OK;
-}
-
-weft_status wefti_device_read(wefti_device *d, void *to, const void *from, int64_t bytes) {
-    if (!bytes) return WEFT_OK;
-    if (d && !d->table->direct)
-        return copy_now(d, to, WEFTI_SPACE_HOST, from, WEFTI_SPACE_DEVICE, bytes);
-    memcpy(to, from, (size_t)bytes);
-    return WEFT_OK;
 }
 
 /* ---- mappings, by a copy in host memory ---- */
 
 static void give_back(wefti_mapping *m) {
-    m->device->table->free(m->device, WEFTI_SPACE_HOST, m->data, m->bytes);
+    wefti_memory_unmap(m->data, m->bytes);
     *m = (wefti_mapping){.data = NULL};
 }
 
 weft_status wefti_mapping_begin(wefti_mapping *m) {
-    wefti_device *d = m->device;
-    m->data = NULL;
-    weft_status status = d->table->allocate(d, WEFTI_SPACE_HOST, m->bytes, &m->data);
-    if (status >= 0 && m->access & WEFTI_ACCESS_READ)
-        status = wefti_device_read(d, m->data, m->memory, m->bytes);
-    if (status < 0) {
-        if (m->data) give_back(m);
-        *m = (wefti_mapping){.data = NULL};
-    }
+    WEFT_TRY(wefti_memory_map(m->bytes, PROT_READ | PROT_WRITE, &m->data));
+    if (!(m->access & WEFTI_ACCESS_READ)) return WEFT_OK;
+    weft_status status =
+        wefti_device_copy(m->device, m->data, WEFTI_SPACE_HOST, m->memory, m->space, m->bytes);
+    if (status < 0) give_back(m);
     return status;
 }
 
 weft_status wefti_mapping_end(wefti_mapping *m, weft_status status) {
     if (status >= 0 && m->access & WEFTI_ACCESS_WRITE)
-        status = wefti_device_write(m->device, m->memory, m->data, m->bytes);
+        status =
+            wefti_device_copy(m->device, m->memory, m->space, m->data, WEFTI_SPACE_HOST, m->bytes);
     give_back(m);
     return status;
 }

@@ -1,7 +1,8 @@
 /* Devices: memory, copies and the order of work, behind one table.
  *
  * A device runs kernels and has memory of its own. The host may not touch device memory: it copies
- * bytes, or maps them for a short time. A stream does its work in the order in which the host
+ * bytes, or maps them for a short time. A device also has memory in host space, which only its
+ * copies reach. A stream does its work in the order in which the host
  * submitted it. A function that submits work may return before the work is done. Kernels are not in
  * this table: a backend (backend/backend.h) runs them in the device's streams.
  *
@@ -48,8 +49,9 @@ struct wefti_device_table {
     /* `pool`: the threads that do the work, if the device's kernels run on the host. Borrowed. */
     weft_status (*stream_create)(wefti_device *device, wefti_pool *pool, wefti_stream **out);
     void (*stream_destroy)(wefti_stream *stream);
-    /* Work of a stream. The ranges of a copy may overlap within one space. The caller must not
-     * change the memory of a copy or an addition until the work is done. */
+    /* Work of a stream. The ranges of a copy may overlap within one space. Bytes in host space may
+     * be the process's own. The caller must not change the memory of a copy or an addition until
+     * the work is done. */
     weft_status (*fill)(wefti_stream *stream, void *to, wefti_space space, int byte, int64_t bytes);
     weft_status (*copy)(wefti_stream *stream, void *to, wefti_space to_space, const void *from,
                         wefti_space from_space, int64_t bytes);
@@ -155,17 +157,19 @@ static inline weft_status wefti_stream_add(wefti_stream *s, weft_dtype dtype, vo
 
 /* ---- device memory and the host ---- */
 
-/* The owner of memory in `space`, for the calls below: the device, or NULL for host memory. */
-static inline wefti_device *wefti_device_of_space(wefti_device *device, wefti_space space) {
-    return space == WEFTI_SPACE_DEVICE ? device : NULL;
+/* Copies bytes, on a device that is not direct behind all published work. The copy is done when the
+ * call returns. Any thread may call it. device NULL: both are memory of this process. */
+weft_status wefti_device_copy(wefti_device *device, void *to, wefti_space to_space,
+                              const void *from, wefti_space from_space, int64_t bytes) WEFT_CHECKED;
+/* The same to or from device memory. */
+static inline weft_status wefti_device_write(wefti_device *device, void *to, const void *from,
+                                             int64_t bytes) {
+    return wefti_device_copy(device, to, WEFTI_SPACE_DEVICE, from, WEFTI_SPACE_HOST, bytes);
 }
-
-/* Copies bytes to or from device memory (host memory if `device` is NULL). The copy is done when
- * the call returns. Any thread may call it. */
-weft_status wefti_device_write(wefti_device *device, void *to, const void *from,
-                               int64_t bytes) WEFT_CHECKED;
-weft_status wefti_device_read(wefti_device *device, void *to, const void *from,
-                              int64_t bytes) WEFT_CHECKED;
+static inline weft_status wefti_device_read(wefti_device *device, void *to, const void *from,
+                                            int64_t bytes) {
+    return wefti_device_copy(device, to, WEFTI_SPACE_HOST, from, WEFTI_SPACE_DEVICE, bytes);
+}
 
 /* READ: `data` has the bytes of the memory. WRITE: the memory gets the bytes of `data` when the
  * mapping ends. Without READ the caller writes all of them. */
@@ -180,6 +184,7 @@ typedef struct wefti_mapping {
     void *data;
     wefti_device *device; /* NULL: `data` is the memory itself */
     void *memory;
+    wefti_space space;
     int64_t bytes;
     wefti_access access;
 } wefti_mapping;
@@ -187,16 +192,23 @@ typedef struct wefti_mapping {
 weft_status wefti_mapping_begin(wefti_mapping *mapping) WEFT_CHECKED;
 weft_status wefti_mapping_end(wefti_mapping *mapping, weft_status status);
 
-/* device NULL: the memory is host memory. Any thread may call it. */
-static inline weft_status wefti_device_map(wefti_device *device, const void *memory, int64_t bytes,
-                                           wefti_access access, wefti_mapping *out) {
+/* device NULL: the memory is this process's own. Any thread may call it. */
+static inline weft_status wefti_device_map_in(wefti_device *device, wefti_space space,
+                                              const void *memory, int64_t bytes,
+                                              wefti_access access, wefti_mapping *out) {
     *out = (wefti_mapping){.data = (void *)(uintptr_t)memory};
     if (!device || device->table->direct || !memory || !bytes) return WEFT_OK;
     out->device = device;
     out->memory = out->data;
+    out->space = space;
     out->bytes = bytes;
     out->access = access;
     return wefti_mapping_begin(out);
+}
+/* The same of device memory. */
+static inline weft_status wefti_device_map(wefti_device *device, const void *memory, int64_t bytes,
+                                           wefti_access access, wefti_mapping *out) {
+    return wefti_device_map_in(device, WEFTI_SPACE_DEVICE, memory, bytes, access, out);
 }
 /* Ends a mapping. Call it also if the work on the mapping failed, with that failure as `status`:
  * then nothing is written back. Returns `status`, or the failure to write. */

@@ -15,6 +15,7 @@ typedef struct area {
     struct area *next;
     unsigned char *memory;
     int64_t bytes; /* whole pages */
+    wefti_space space;
     int32_t users;
     uint32_t *opens;
 } area;
@@ -41,9 +42,10 @@ static area *area_of(const void *memory, int64_t bytes) {
     return NULL;
 }
 
-bool wefti_fence_holds(const void *memory, int64_t bytes) {
+bool wefti_fence_holds(const void *memory, int64_t bytes, wefti_space space) {
     pthread_mutex_lock(&lock);
-    bool holds = area_of(memory, bytes) != NULL;
+    const area *a = area_of(memory, bytes);
+    bool holds = a && a->space == space;
     pthread_mutex_unlock(&lock);
     return holds;
 }
@@ -77,26 +79,33 @@ static weft_status count(area *a, const wefti_byte_range *r, int step) {
     return status < 0 ? status : protect(a, from, end, step > 0);
 }
 
-static weft_status change(const wefti_byte_range *ranges, int n, int step) {
+/* `most`: the last space that may be opened. */
+static weft_status change(const wefti_byte_range *ranges, int n, int step, wefti_space most) {
     weft_status status = WEFT_OK;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < n && status >= 0; i++) {
         if (!ranges[i].memory || !ranges[i].bytes) continue;
         area *a = area_of(ranges[i].memory, ranges[i].bytes);
-        status = a ? count(a, &ranges[i], step)
-                   : WEFT_RAISE(WEFT_E_BUG, "%lld bytes at %p are not memory of the device",
-                                (long long)ranges[i].bytes, ranges[i].memory);
+        status = a && a->space <= most
+                     ? count(a, &ranges[i], step)
+                     : WEFT_RAISE(WEFT_E_BUG, "%lld bytes at %p are not memory of the device%s",
+                                  (long long)ranges[i].bytes, ranges[i].memory,
+                                  a ? ": only copies reach them" : "");
     }
     pthread_mutex_unlock(&lock);
     return status;
 }
 
 weft_status wefti_fence_open(const wefti_byte_range *ranges, int n) {
-    return change(ranges, n, 1);
+    return change(ranges, n, 1, WEFTI_SPACE_DEVICE);
+}
+
+weft_status wefti_fence_open_copy(const wefti_byte_range *ranges, int n) {
+    return change(ranges, n, 1, WEFTI_SPACE_HOST);
 }
 
 void wefti_fence_close(const wefti_byte_range *ranges, int n) {
-    weft_status status = change(ranges, n, -1);
+    weft_status status = change(ranges, n, -1, WEFTI_SPACE_HOST);
     (void)status; /* ranges that were opened are memory of the device */
 }
 
@@ -107,12 +116,12 @@ static void discard(area *a) {
     wefti_free(a);
 }
 
-static weft_status add(void *memory, int64_t bytes) {
+static weft_status add(void *memory, int64_t bytes, wefti_space space) {
     int64_t page = page_bytes(), pages = (bytes + page - 1) / page;
     void *opens;
     area *a;
     WEFT_NEW(a, area);
-    *a = (area){.next = areas, .memory = memory, .bytes = pages * page, .users = 1};
+    *a = (area){.next = areas, .memory = memory, .bytes = pages * page, .space = space, .users = 1};
     weft_status status =
         wefti_memory_map(pages * (int64_t)sizeof *a->opens, PROT_READ | PROT_WRITE, &opens);
     if (status >= 0) {
@@ -127,7 +136,7 @@ static weft_status add(void *memory, int64_t bytes) {
     return WEFT_OK;
 }
 
-weft_status wefti_fence_begin(void *memory, int64_t bytes) {
+weft_status wefti_fence_begin(void *memory, int64_t bytes, wefti_space space) {
     weft_status status = WEFT_OK;
     pthread_mutex_lock(&lock);
     area *a = area_of(memory, bytes);
@@ -137,7 +146,7 @@ weft_status wefti_fence_begin(void *memory, int64_t bytes) {
         status = WEFT_RAISE(WEFT_E_BUG, "%lld bytes at %p are within fenced memory",
                             (long long)bytes, memory);
     else
-        status = add(memory, bytes);
+        status = add(memory, bytes, space);
     pthread_mutex_unlock(&lock);
     return status;
 }

@@ -6,17 +6,20 @@
 
 #include "device/device.h"
 
-/* Fences mapped memory. Called again for the same memory, it counts, and as many calls of the other
- * end the fence. The memory is accessible then. */
-weft_status wefti_fence_begin(void *memory, int64_t bytes) WEFT_CHECKED;
+/* Fences mapped memory, which lies in `space`. Called again for the same memory, it counts, and as
+ * many calls of the other end the fence. The memory is accessible then. */
+weft_status wefti_fence_begin(void *memory, int64_t bytes, wefti_space space) WEFT_CHECKED;
 void wefti_fence_end(void *memory);
 
-/* Opens ranges of fenced memory, all pages that they touch. WEFT_E_BUG: a range is not fenced. */
+/* Opens ranges of fenced device memory, all pages that they touch. WEFT_E_BUG: a range is not
+ * fenced, or only copies may reach it. */
 weft_status wefti_fence_open(const wefti_byte_range *ranges, int count) WEFT_CHECKED;
+/* The same for a copy, which reaches fenced memory of all spaces. */
+weft_status wefti_fence_open_copy(const wefti_byte_range *ranges, int count) WEFT_CHECKED;
 /* A range that is not open is a violation. */
 void wefti_fence_close(const wefti_byte_range *ranges, int count);
-/* Whether all of the bytes are fenced, open or not. */
-bool wefti_fence_holds(const void *memory, int64_t bytes);
+/* Whether all of the bytes are fenced memory of `space`, open or not. */
+bool wefti_fence_holds(const void *memory, int64_t bytes, wefti_space space);
 
 /* Ends the process with a message on stderr and SIGSEGV, as an access through the fence does. */
 _Noreturn void wefti_fence_violation(const char *what);

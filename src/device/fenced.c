@@ -1,7 +1,8 @@
 /* The device `fenced`, for tests: the device `host` behind a fence (fence.h). Its memory is
  * inaccessible, with two exceptions: its own copies, and kernels and transfers between expose and
  * conceal. Any other access is a segmentation fault, as it would be an error on a device with its
- * own memory. Communicators fence the memory of other processes' devices in the same way.
+ * own memory. The memory that it allocates in host space is fenced too, and only its copies reach
+ * it. Communicators fence the memory of other processes' devices in the same way.
  *
  * The fence protects whole pages. It misses accesses to other bytes of an exposed page, and
  * accesses by other threads while a page is exposed.
@@ -35,20 +36,20 @@ typedef struct fenced_event {
 static weft_status allocate(wefti_device *d, wefti_space space, int64_t bytes, void **out) {
     (void)d;
     WEFT_TRY(wefti_memory_map(bytes, PROT_READ | PROT_WRITE, out));
-    weft_status status = space == WEFTI_SPACE_DEVICE ? wefti_fence_begin(*out, bytes) : WEFT_OK;
+    weft_status status = wefti_fence_begin(*out, bytes, space);
     if (status < 0) wefti_memory_unmap(*out, bytes);
     return status;
 }
 
 static void release_memory(wefti_device *d, wefti_space space, void *memory, int64_t bytes) {
-    (void)d;
-    if (space == WEFTI_SPACE_DEVICE) wefti_fence_end(memory);
+    (void)d, (void)space;
+    wefti_fence_end(memory);
     wefti_memory_unmap(memory, bytes);
 }
 
 static weft_status adopt(wefti_device *d, void *memory, int64_t bytes) {
     (void)d;
-    return wefti_fence_begin(memory, bytes);
+    return wefti_fence_begin(memory, bytes, WEFTI_SPACE_DEVICE);
 }
 
 static void release(wefti_device *d, void *memory, int64_t bytes) {
@@ -59,22 +60,30 @@ static void release(wefti_device *d, void *memory, int64_t bytes) {
 
 /* ---- work ---- */
 
-/* Checks that device bytes lie behind the fence and that host bytes do not. */
+/* Checks that device bytes are fenced device memory and that host bytes are not. */
 static weft_status check_space(const void *memory, wefti_space space, int64_t bytes) {
-    WEFT_REQUIRE(wefti_fence_holds(memory, bytes) == (space == WEFTI_SPACE_DEVICE), WEFT_E_BUG,
-                 "a copy of %lld bytes at %p takes them for memory of the %s", (long long)bytes,
-                 memory, space == WEFTI_SPACE_DEVICE ? "device" : "host");
+    WEFT_REQUIRE(wefti_fence_holds(memory, bytes, WEFTI_SPACE_DEVICE) ==
+                     (space == WEFTI_SPACE_DEVICE),
+                 WEFT_E_BUG, "a copy of %lld bytes at %p takes them for memory of the %s",
+                 (long long)bytes, memory, space == WEFTI_SPACE_DEVICE ? "device" : "host");
     return WEFT_OK;
+}
+
+/* Host bytes may be the program's own, which have no fence. */
+static int list_fenced(const void *memory, wefti_space space, int64_t bytes,
+                       wefti_byte_range *out) {
+    if (!wefti_fence_holds(memory, bytes, space)) return 0;
+    *out = (wefti_byte_range){memory, bytes};
+    return 1;
 }
 
 static weft_status do_late(fenced_stream *s) {
     if (!s->late) return WEFT_OK;
     wefti_byte_range ranges[2];
-    int n = 0;
-    if (s->to_space == WEFTI_SPACE_DEVICE) ranges[n++] = (wefti_byte_range){s->to, s->bytes};
-    if (s->from_space == WEFTI_SPACE_DEVICE) ranges[n++] = (wefti_byte_range){s->from, s->bytes};
+    int n = list_fenced(s->to, s->to_space, s->bytes, ranges);
+    n += list_fenced(s->from, s->from_space, s->bytes, ranges + n);
     s->late = false;
-    WEFT_TRY(wefti_fence_open(ranges, n));
+    WEFT_TRY(wefti_fence_open_copy(ranges, n));
     memmove(s->to, s->from, (size_t)s->bytes);
     wefti_fence_close(ranges, n);
     return WEFT_OK;
@@ -117,10 +126,11 @@ static weft_status copy(wefti_stream *base, void *to, wefti_space to_space, cons
 }
 
 static weft_status fill(wefti_stream *s, void *to, wefti_space space, int byte, int64_t bytes) {
-    wefti_byte_range range = {to, bytes};
-    int ranges = space == WEFTI_SPACE_DEVICE;
+    wefti_byte_range range;
+    int ranges = list_fenced(to, space, bytes, &range);
     WEFT_TRY(check_space(to, space, bytes));
-    WEFT_TRY(expose(s, &range, ranges));
+    WEFT_TRY(finish(s));
+    WEFT_TRY(wefti_fence_open_copy(&range, ranges));
     weft_status status = wefti_device_host.fill(s, to, space, byte, bytes);
     conceal(s, &range, ranges);
     return status;

@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Where bytes lie: in device memory, or in host memory that the device can copy. */
+/* Where bytes lie: in device memory, which kernels and transfers reach, or in host memory that only
+ * copies of the device reach. */
 typedef enum wefti_space { WEFTI_SPACE_DEVICE, WEFTI_SPACE_HOST, WEFTI_SPACES } wefti_space;
 
 /* How long bytes keep their place. Persistent bytes keep it as long as the session lives. Transient
@@ -49,6 +50,22 @@ static inline wefti_location wefti_location_plus(wefti_location at, int64_t byte
 }
 static inline bool wefti_location_equal(wefti_location a, wefti_location b) {
     return a.bits == b.bits;
+}
+
+/* The arenas of a device in bytes. */
+typedef struct wefti_footprint {
+    int64_t of[WEFTI_SPACES][WEFTI_TERMS];
+} wefti_footprint;
+
+/* Programs of one device share its arenas. */
+static inline void wefti_footprint_join(wefti_footprint *all, wefti_footprint one) {
+    for (int s = 0; s < WEFTI_SPACES; s++)
+        for (int t = 0; t < WEFTI_TERMS; t++)
+            if (one.of[s][t] > all->of[s][t]) all->of[s][t] = one.of[s][t];
+}
+/* All bytes of a space: its peak. */
+static inline int64_t wefti_footprint_bytes(wefti_footprint f, wefti_space space) {
+    return f.of[space][WEFTI_PERSISTENT] + f.of[space][WEFTI_TRANSIENT];
 }
 
 #endif

@@ -291,13 +291,12 @@ static weft_status run_steps(wefti_rank_device *d, const wefti_program *p, wefti
 
 weft_status wefti_rank_device_run(wefti_rank_device *d, const wefti_program *p,
                                   wefti_section section, const wefti_exec_options *options) {
-    const wefti_device_arena *arenas = d->arenas[WEFTI_SPACE_DEVICE];
-    WEFT_REQUIRE(p->persistent_bytes <= arenas[WEFTI_PERSISTENT].bytes &&
-                     p->transient_bytes <= arenas[WEFTI_TRANSIENT].bytes,
-                 WEFT_E_BUG, "the arenas have %lld and %lld bytes, the program needs %lld and %lld",
-                 (long long)arenas[WEFTI_PERSISTENT].bytes,
-                 (long long)arenas[WEFTI_TRANSIENT].bytes, (long long)p->persistent_bytes,
-                 (long long)p->transient_bytes);
+    const wefti_footprint need = wefti_program_footprint(p);
+    for (int s = 0; s < WEFTI_SPACES; s++)
+        for (int t = 0; t < WEFTI_TERMS; t++)
+            WEFT_REQUIRE(need.of[s][t] <= d->arenas[s][t].bytes, WEFT_E_BUG,
+                         "the arena of term %d in space %d has %lld bytes, the program needs %lld",
+                         t, s, (long long)d->arenas[s][t].bytes, (long long)need.of[s][t]);
     wefti_binding *b = binding_of(d, p);
     if (b) wefti_forget_posts(d, b); /* a failed section can leave posts */
     d->options = options;

@@ -27,10 +27,10 @@ void wefti_rank_device_destroy(wefti_rank_device *device); /* before its comm */
  * program must outlive the device. */
 weft_status wefti_rank_device_bind(wefti_rank_device *device,
                                    const wefti_program *program) WEFT_CHECKED;
-/* Takes back what was done for a program: its endpoints, and the persistent memory from
- * `persistent` on, where the other programs' ends. */
+/* Takes back what was done for a program: its endpoints, and the persistent memory behind that of
+ * the other programs. */
 void wefti_rank_device_forget(wefti_rank_device *device, const wefti_program *program,
-                              int64_t persistent);
+                              wefti_footprint others);
 /* Copies the used part of the arenas into those of another device, of the same sizes. The work of
  * the first device has ended. Its programs go on there once they are bound. */
 weft_status wefti_rank_device_take(wefti_rank_device *to, wefti_rank_device *from) WEFT_CHECKED;
@@ -46,9 +46,8 @@ weft_status wefti_rank_device_map(const wefti_rank_device *device, wefti_locatio
                                   wefti_access access, wefti_mapping *out) WEFT_CHECKED;
 weft_status wefti_rank_device_write(const wefti_rank_device *device, wefti_location to,
                                     const void *from, int64_t bytes) WEFT_CHECKED;
-int64_t wefti_rank_device_observed_peak(
-    const wefti_rank_device *device); /* the highest bytes that executed steps have used of both
-                                         arenas, added */
+/* The highest bytes that executed steps have used of both arenas of a space, added. */
+int64_t wefti_rank_device_observed_peak(const wefti_rank_device *device, wefti_space space);
 /* Nanoseconds of all waits for transfers, which includes waits for other ranks. */
 int64_t wefti_rank_device_waited(const wefti_rank_device *device);
 /* Counts memory at an address as used. Running steps does this by itself; feeding an input does
@@ -94,9 +93,9 @@ int64_t wefti_rank_device_finding_order(const wefti_rank_device *device);
 /* How many steps of the section that ran last have ended, with loops expanded. */
 int64_t wefti_rank_device_ended(const wefti_rank_device *device);
 /* Fills parameters, states and optimizer tensors with start values: functions of seed and name.
- * Tensors below the persistent offset `from` belong to an earlier program and stay as they are. */
+ * Tensors in the persistent memory of the programs `before` stay as they are. */
 weft_status wefti_rank_device_init(wefti_rank_device *device, const wefti_program *program,
-                                   int64_t from, uint64_t seed) WEFT_CHECKED;
+                                   wefti_footprint before, uint64_t seed) WEFT_CHECKED;
 
 /* Writes the program's constants (the 1 that seeds the backward pass). wefti_rank_device_init calls
  * it too. */

@@ -11,55 +11,61 @@ enum { RANK_DEVICE_HUGE_PAGE = 2 << 20 };
 /* ---- arenas ---- */
 
 /* If the communicator has shared memory and the device can use it, ranks of one host access each
- * other's arenas. */
-static bool is_shared(const wefti_rank_device *d) {
-    return d->comm && d->comm->engine->map && d->device->table->adopt;
+ * other's device memory. */
+static bool is_shared(const wefti_rank_device *d, wefti_space space) {
+    return space == WEFTI_SPACE_DEVICE && d->comm && d->comm->engine->map &&
+           d->device->table->adopt;
 }
 
-static weft_status map_block(wefti_rank_device *d, int64_t bytes, wefti_arena_block *out) {
+static weft_status map_block(wefti_rank_device *d, wefti_space space, int64_t bytes,
+                             wefti_arena_block *out) {
     void *p;
     /* empty tensors have an address too */
     const int64_t mapped =
         ((bytes ? bytes : 1) + RANK_DEVICE_HUGE_PAGE - 1) & ~(int64_t)(RANK_DEVICE_HUGE_PAGE - 1);
-    if (is_shared(d))
+    if (is_shared(d, space))
         WEFT_TRY(d->comm->engine->map(d->comm, d->device, (size_t)mapped, &p));
     else
-        WEFT_TRY(d->device->table->allocate(d->device, WEFTI_SPACE_DEVICE, mapped, &p));
+        WEFT_TRY(d->device->table->allocate(d->device, space, mapped, &p));
     *out = (wefti_arena_block){.memory = p, .mapped = mapped};
     return WEFT_OK;
 }
 
-static void unmap_block(wefti_rank_device *d, const wefti_arena_block *block) {
-    if (is_shared(d))
+static void unmap_block(wefti_rank_device *d, wefti_space space, const wefti_arena_block *block) {
+    if (is_shared(d, space))
         d->comm->engine->unmap(d->comm, d->device, block->memory, (size_t)block->mapped);
     else
-        d->device->table->free(d->device, WEFTI_SPACE_DEVICE, block->memory, block->mapped);
+        d->device->table->free(d->device, space, block->memory, block->mapped);
 }
 
 /* Removes the blocks from number `keep` on. */
-static void unmap_from(wefti_rank_device *d, wefti_device_arena *arena, int64_t keep) {
-    while (arena->count > keep) unmap_block(d, &arena->blocks[--arena->count]);
+static void unmap_from(wefti_rank_device *d, wefti_space space, wefti_term term, int64_t keep) {
+    wefti_device_arena *arena = &d->arenas[space][term];
+    while (arena->count > keep) unmap_block(d, space, &arena->blocks[--arena->count]);
 }
 
 /* Persistent bytes stay where they are: a block is appended. Transient ones get a new block. The
- * old one goes when the new one is there, so that a failure changes nothing. */
-static weft_status grow(wefti_rank_device *d, wefti_term term, int64_t bytes) {
-    wefti_device_arena *arena = &d->arenas[WEFTI_SPACE_DEVICE][term];
+ * old one goes when the new one is there, so that a failure changes nothing. Only empty tensors in
+ * device memory need an address. */
+static weft_status grow(wefti_rank_device *d, wefti_space space, wefti_term term, int64_t bytes) {
+    wefti_device_arena *arena = &d->arenas[space][term];
     wefti_arena_block block;
-    if (arena->count && bytes <= arena->bytes) return WEFT_OK;
+    if (bytes <= arena->bytes && (arena->count || space != WEFTI_SPACE_DEVICE)) return WEFT_OK;
     const int64_t begin = term == WEFTI_PERSISTENT ? arena->bytes : 0;
     WEFT_TRY(WEFT_GROW(arena->blocks, arena->count, arena->cap));
-    WEFT_TRY(map_block(d, bytes - begin, &block));
+    WEFT_TRY(map_block(d, space, bytes - begin, &block));
     block.begin = begin;
-    if (term == WEFTI_TRANSIENT) unmap_from(d, arena, 0);
+    if (term == WEFTI_TRANSIENT) unmap_from(d, space, term, 0);
     arena->blocks[arena->count++] = block;
     arena->bytes = bytes;
     return WEFT_OK;
 }
 
 weft_status wefti_rank_device_reserve(wefti_rank_device *d, wefti_footprint need) {
-    WEFT_TRY(grow(d, WEFTI_TRANSIENT, need.transient));
-    return grow(d, WEFTI_PERSISTENT, need.persistent);
+    for (int s = 0; s < WEFTI_SPACES; s++)
+        for (int t = WEFTI_TERMS - 1; t >= 0; t--)
+            WEFT_TRY(grow(d, (wefti_space)s, (wefti_term)t, need.of[s][t]));
+    return WEFT_OK;
 }
 
 /* How many bytes lie in one block from `at` on. */
@@ -71,14 +77,17 @@ static int64_t block_left(const wefti_device_arena *arena, int64_t at) {
 }
 
 void wefti_rank_device_forget(wefti_rank_device *d, const wefti_program *program,
-                              int64_t persistent) {
-    wefti_device_arena *arena = &d->arenas[WEFTI_SPACE_DEVICE][WEFTI_PERSISTENT];
-    int64_t keep = arena->count;
+                              wefti_footprint others) {
     wefti_unbind(d, program);
-    while (keep > 1 && arena->blocks[keep - 1].begin >= persistent) keep--;
-    unmap_from(d, arena, keep);
-    if (arena->bytes > persistent) arena->bytes = persistent;
-    if (arena->observed > persistent) arena->observed = persistent;
+    for (int s = 0; s < WEFTI_SPACES; s++) {
+        wefti_device_arena *arena = &d->arenas[s][WEFTI_PERSISTENT];
+        const int64_t persistent = others.of[s][WEFTI_PERSISTENT];
+        int64_t keep = arena->count;
+        while (keep > 1 && arena->blocks[keep - 1].begin >= persistent) keep--;
+        unmap_from(d, (wefti_space)s, WEFTI_PERSISTENT, keep);
+        if (arena->bytes > persistent) arena->bytes = persistent;
+        if (arena->observed > persistent) arena->observed = persistent;
+    }
 }
 
 /* ---- life ---- */
@@ -116,7 +125,7 @@ void wefti_rank_device_destroy(wefti_rank_device *d) {
     wefti_free(d->bindings);
     for (int space = 0; space < WEFTI_SPACES; space++)
         for (int term = 0; term < WEFTI_TERMS; term++) {
-            unmap_from(d, &d->arenas[space][term], 0);
+            unmap_from(d, (wefti_space)space, (wefti_term)term, 0);
             wefti_free(d->arenas[space][term].blocks);
         }
     wefti_event_destroy(d->transferred);
@@ -132,15 +141,15 @@ void wefti_rank_device_destroy(wefti_rank_device *d) {
 enum { TAKE_BYTES = 16 << 20 };
 
 /* Copies the first `bytes` of an arena. */
-static weft_status take(wefti_rank_device *to, wefti_rank_device *from, wefti_term term,
-                        int64_t bytes) {
-    wefti_device_arena *target = &to->arenas[WEFTI_SPACE_DEVICE][term];
-    const wefti_device_arena *source = &from->arenas[WEFTI_SPACE_DEVICE][term];
+static weft_status take(wefti_rank_device *to, wefti_rank_device *from, wefti_space space,
+                        wefti_term term, int64_t bytes) {
+    wefti_device_arena *target = &to->arenas[space][term];
+    const wefti_device_arena *source = &from->arenas[space][term];
     WEFT_REQUIRE(target->bytes == source->bytes, WEFT_E_BUG, "arenas of %lld and %lld bytes",
                  (long long)source->bytes, (long long)target->bytes);
     target->observed = source->observed;
     for (int64_t at = 0, part; at < bytes; at += part) {
-        const wefti_location begin = wefti_location_of(WEFTI_SPACE_DEVICE, term, at);
+        const wefti_location begin = wefti_location_of(space, term, at);
         wefti_mapping old, new;
         part = bytes - at < TAKE_BYTES ? bytes - at : TAKE_BYTES;
         if (block_left(source, at) < part) part = block_left(source, at);
@@ -155,9 +164,11 @@ static weft_status take(wefti_rank_device *to, wefti_rank_device *from, wefti_te
 }
 
 weft_status wefti_rank_device_take(wefti_rank_device *to, wefti_rank_device *from) {
-    const wefti_device_arena *source = from->arenas[WEFTI_SPACE_DEVICE];
-    WEFT_TRY(take(to, from, WEFTI_PERSISTENT, source[WEFTI_PERSISTENT].bytes));
-    WEFT_TRY(take(to, from, WEFTI_TRANSIENT, source[WEFTI_TRANSIENT].observed));
+    for (int s = 0; s < WEFTI_SPACES; s++) {
+        const wefti_device_arena *source = from->arenas[s];
+        WEFT_TRY(take(to, from, (wefti_space)s, WEFTI_PERSISTENT, source[WEFTI_PERSISTENT].bytes));
+        WEFT_TRY(take(to, from, (wefti_space)s, WEFTI_TRANSIENT, source[WEFTI_TRANSIENT].observed));
+    }
     to->used = from->used;
     return WEFT_OK;
 }
@@ -168,8 +179,8 @@ wefti_comm *wefti_rank_device_comm(wefti_rank_device *d) {
 wefti_device *wefti_rank_device_device(wefti_rank_device *d) {
     return d->device;
 }
-int64_t wefti_rank_device_observed_peak(const wefti_rank_device *d) {
-    const wefti_device_arena *arenas = d->arenas[WEFTI_SPACE_DEVICE];
+int64_t wefti_rank_device_observed_peak(const wefti_rank_device *d, wefti_space space) {
+    const wefti_device_arena *arenas = d->arenas[space];
     return arenas[WEFTI_PERSISTENT].observed + arenas[WEFTI_TRANSIENT].observed;
 }
 int64_t wefti_rank_device_waited(const wefti_rank_device *d) {
@@ -201,19 +212,19 @@ unsigned char *wefti_rank_device_at(const wefti_rank_device *d, wefti_location a
 }
 
 wefti_device *wefti_rank_device_owner(const wefti_rank_device *d, wefti_location at) {
-    return wefti_device_of_space(d->device, wefti_location_space(at));
+    return wefti_location_space(at) == WEFTI_SPACE_DEVICE ? d->device : NULL;
 }
 
 weft_status wefti_rank_device_map(const wefti_rank_device *d, wefti_location at, int64_t bytes,
                                   wefti_access access, wefti_mapping *out) {
-    return wefti_device_map(wefti_rank_device_owner(d, at), wefti_rank_device_at(d, at), bytes,
-                            access, out);
+    return wefti_device_map_in(d->device, wefti_location_space(at), wefti_rank_device_at(d, at),
+                               bytes, access, out);
 }
 
 weft_status wefti_rank_device_write(const wefti_rank_device *d, wefti_location to, const void *from,
                                     int64_t bytes) {
-    return wefti_device_write(wefti_rank_device_owner(d, to), wefti_rank_device_at(d, to), from,
-                              bytes);
+    return wefti_device_copy(d->device, wefti_rank_device_at(d, to), wefti_location_space(to), from,
+                             WEFTI_SPACE_HOST, bytes);
 }
 
 void wefti_rank_device_observe(wefti_rank_device *d, wefti_location at, int64_t bytes) {
@@ -261,13 +272,16 @@ static weft_status clear(wefti_rank_device *d, wefti_location at, int64_t bytes)
                              bytes);
 }
 
-weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p, int64_t from,
-                                   uint64_t seed) {
+weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p,
+                                   wefti_footprint before, uint64_t seed) {
+    const wefti_footprint all = wefti_program_footprint(p);
     /* persistent memory counts whole, whether all of it is written or not */
-    wefti_rank_device_observe(
-        d, wefti_location_of(WEFTI_SPACE_DEVICE, WEFTI_PERSISTENT, p->persistent_bytes), 0);
+    for (int s = 0; s < WEFTI_SPACES; s++)
+        wefti_rank_device_observe(
+            d, wefti_location_of((wefti_space)s, WEFTI_PERSISTENT, all.of[s][WEFTI_PERSISTENT]), 0);
     for (int32_t t = 0; t < p->tensor_count; t++) {
         const wefti_tensor *x = &p->tensors[t];
+        const int64_t from = before.of[wefti_location_space(x->home)][WEFTI_PERSISTENT];
         if (x->role > WEFTI_TENSOR_OPTIMIZER || wefti_location_offset(x->home) < from) continue;
         if (x->init.kind != WEFT_INIT_ZEROS)
             WEFT_TRY(fill_tensor(d, p, x, seed));

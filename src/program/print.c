@@ -33,6 +33,12 @@ static void print_memory(wefti_text *text, const wefti_program *p) {
                    wefti_bytes_text(p->peak_bytes, a), (long long)p->peak_bytes,
                    wefti_bytes_text(p->persistent_bytes, b),
                    wefti_bytes_text(p->transient_bytes, c), wefti_bytes_text(p->program_bytes, d));
+    const int64_t host = wefti_footprint_bytes(wefti_program_footprint(p), WEFTI_SPACE_HOST);
+    if (host)
+        wefti_text_add(text, "in host memory %s (%lld bytes): %s stay, %s come and go\n",
+                       wefti_bytes_text(host, a), (long long)host,
+                       wefti_bytes_text(p->host_bytes[WEFTI_PERSISTENT], b),
+                       wefti_bytes_text(p->host_bytes[WEFTI_TRANSIENT], c));
 }
 
 static const char *kind_text(const wefti_step *step) {

@@ -57,6 +57,10 @@ static void add_mesh(print_json_writer *w, const wefti_program *p, const weft_pl
     add_int(w, "persistent_bytes", p->persistent_bytes);
     add_int(w, "transient_bytes", p->transient_bytes);
     add_int(w, "program_bytes", p->program_bytes);
+    if (wefti_footprint_bytes(wefti_program_footprint(p), WEFTI_SPACE_HOST)) {
+        add_int(w, "host_persistent_bytes", p->host_bytes[WEFTI_PERSISTENT]);
+        add_int(w, "host_transient_bytes", p->host_bytes[WEFTI_TRANSIENT]);
+    }
 }
 
 static void add_transfer(print_json_writer *w, const wefti_step *step,

@@ -185,7 +185,8 @@ typedef struct wefti_program {
     int64_t persistent_bytes; /* parameters, states, optimizer, scalars, also those of programs that
                                  were built before on the same device */
     int64_t transient_bytes;  /* all other buffers */
-    int64_t peak_bytes;       /* the sum of both arenas: the predicted peak */
+    int64_t peak_bytes;       /* the sum of both: the predicted peak */
+    int64_t host_bytes[WEFTI_TERMS]; /* of the arenas in host memory */
     int64_t program_bytes;  /* of the host's memory: the program itself, with its graph, partition,
                                routines and kernels; known when the program is complete */
     wefti_location scalars; /* f32 [8]: learning rate, step, gradient scale; or absent */
@@ -213,21 +214,9 @@ typedef struct wefti_program {
 
 void wefti_program_destroy(wefti_program *program);
 
-/* The two arenas of a device in bytes. */
-typedef struct wefti_footprint {
-    int64_t persistent, transient;
-} wefti_footprint;
-
 static inline wefti_footprint wefti_program_footprint(const wefti_program *p) {
-    return (wefti_footprint){p->persistent_bytes, p->transient_bytes};
-}
-/* Programs of one device share both arenas. */
-static inline void wefti_footprint_join(wefti_footprint *all, wefti_footprint one) {
-    if (one.persistent > all->persistent) all->persistent = one.persistent;
-    if (one.transient > all->transient) all->transient = one.transient;
-}
-static inline int64_t wefti_footprint_bytes(wefti_footprint f) {
-    return f.persistent + f.transient;
+    return (wefti_footprint){{{p->persistent_bytes, p->transient_bytes},
+                              {p->host_bytes[WEFTI_PERSISTENT], p->host_bytes[WEFTI_TRANSIENT]}}};
 }
 /* Of the programs of one device. */
 wefti_footprint wefti_programs_footprint(wefti_program *const *programs, int32_t count);

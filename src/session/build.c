@@ -62,7 +62,7 @@ wefti_footprint wefti_session_footprint(const weft_session *s, int32_t rank, int
 static int64_t arena_bytes(const weft_session *s, const wefti_program *p) {
     wefti_footprint all = wefti_session_footprint(s, p->rank, s->view_count);
     wefti_footprint_join(&all, wefti_program_footprint(p));
-    return wefti_footprint_bytes(all);
+    return wefti_footprint_bytes(all, WEFTI_SPACE_DEVICE);
 }
 
 static int64_t device_bytes(const weft_session *s, const wefti_program *p) {
@@ -109,7 +109,7 @@ static weft_status build_rank(const weft_session *s, const weft_graph *graph, in
         .host = s->world ? s->world->host : NULL,
         .routes = s->routes,
         .shared = train ? NULL : s->views[0]->programs[rank],
-        .persistent_bytes = wefti_session_footprint(s, rank, s->view_count).persistent,
+        .before = wefti_session_footprint(s, rank, s->view_count),
     };
     return wefti_program_build(&spec, out);
 }
@@ -347,7 +347,7 @@ static void set_trace(const weft_session *s, wefti_trace *trace) {
 static weft_status init_program(const weft_session *s, wefti_rank_device *device, int32_t rank,
                                 int64_t i) {
     return wefti_rank_device_init(device, s->views[i]->programs[rank],
-                                  wefti_session_footprint(s, rank, i).persistent, s->options.seed);
+                                  wefti_session_footprint(s, rank, i), s->options.seed);
 }
 
 weft_status wefti_session_init_device(const weft_session *s, wefti_rank_device *device,
@@ -419,7 +419,7 @@ static weft_status reduce_device(void *context, wefti_rank_device *device, int32
     const weft_session *s = context;
     const int64_t newest = s->view_count - 1;
     wefti_rank_device_forget(device, s->views[newest]->programs[rank],
-                             wefti_session_footprint(s, rank, newest).persistent);
+                             wefti_session_footprint(s, rank, newest));
     return WEFT_OK;
 }
 

@@ -60,7 +60,8 @@ void wefti_session_trace_meeting(const weft_session *s, int64_t step, int64_t at
 
 int64_t wefti_session_observed(const weft_session *s, int32_t rank) {
     if (!s->workers || !wefti_session_has(s, rank)) return 0;
-    return wefti_rank_device_observed_peak(wefti_workers_device(s->workers, rank));
+    return wefti_rank_device_observed_peak(wefti_workers_device(s->workers, rank),
+                                           WEFTI_SPACE_DEVICE);
 }
 
 void wefti_session_profiles_destroy(weft_session *s) {

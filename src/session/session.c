@@ -453,9 +453,11 @@ weft_status weft_session_device_memory(const weft_session *s, int rank, int64_t 
     WEFT_REQUIRE(rank >= 0 && rank < s->devices, WEFT_E_ARG,
                  "device %d does not exist: the session has %d", rank, s->devices);
     *out_observed = 0;
-    *out_predicted = wefti_footprint_bytes(wefti_session_footprint(s, rank, s->view_count));
+    *out_predicted =
+        wefti_footprint_bytes(wefti_session_footprint(s, rank, s->view_count), WEFTI_SPACE_DEVICE);
     if (s->workers && wefti_session_has(s, rank))
-        *out_observed = wefti_rank_device_observed_peak(wefti_workers_device(s->workers, rank));
+        *out_observed = wefti_rank_device_observed_peak(wefti_workers_device(s->workers, rank),
+                                                        WEFTI_SPACE_DEVICE);
     return WEFT_OK;
 }
 
@@ -477,7 +479,7 @@ weft_session_memory weft_session_memory_of(const weft_session *s) {
         keep_most(&m.program_bytes, programs);
         keep_most(&m.parameter_bytes, f->parameter_bytes);
         keep_most(&m.optimizer_bytes, f->optimizer_bytes);
-        keep_most(&m.transient_bytes, f->arenas.transient);
+        keep_most(&m.transient_bytes, f->arenas.of[WEFTI_SPACE_DEVICE][WEFTI_TRANSIENT]);
         keep_most(&m.saved_bytes, f->saved_bytes);
         m.forward_flops += f->forward_flops;
         m.backward_flops += f->backward_flops;

@@ -207,6 +207,40 @@ static void test_a_copy_with_the_wrong_space_is_refused(void **state) {
     end(&f);
 }
 
+/* Memory in host space: copies of the device reach it, kernels and transfers do not. */
+static void test_only_copies_reach_host_space(void **state) {
+    (void)state;
+    for (int t = 0; t < TABLES; t++) {
+        fixture f = begin(tables[t]);
+        void *memory;
+        ASSERT_OK(tables[t]->allocate(f.device, WEFTI_SPACE_HOST, BYTES, &memory));
+        fixture other = {f.device, f.stream, memory};
+        unsigned char bytes[PART];
+        assert_int_equal(dies(read_a_byte, &other), t == 1);
+        memset(bytes, 9, sizeof bytes);
+        ASSERT_OK(wefti_device_copy(f.device, other.memory, WEFTI_SPACE_HOST, bytes,
+                                    WEFTI_SPACE_HOST, PART));
+        ASSERT_OK(wefti_stream_copy(f.stream, f.memory + 70, WEFTI_SPACE_DEVICE, other.memory,
+                                    WEFTI_SPACE_HOST, PART));
+        ASSERT_OK(wefti_stream_fill(f.stream, other.memory, WEFTI_SPACE_HOST, 3, PART));
+        ASSERT_OK(wefti_stream_copy(f.stream, f.memory + 70 + PART, WEFTI_SPACE_DEVICE,
+                                    other.memory, WEFTI_SPACE_HOST, PART));
+        ASSERT_OK(wefti_stream_publish(f.stream));
+        assert_all(&f, 70, PART, 9);
+        assert_all(&f, 70 + PART, PART, 3);
+        wefti_byte_range range = {other.memory, PART};
+        if (t == 1) {
+            assert_int_equal(wefti_stream_expose(f.stream, &range, 1), WEFT_E_BUG);
+            assert_int_equal(wefti_stream_copy(f.stream, f.memory, WEFTI_SPACE_DEVICE, other.memory,
+                                               WEFTI_SPACE_DEVICE, PART),
+                             WEFT_E_BUG);
+        }
+        ASSERT_OK(wefti_stream_finish(f.stream));
+        tables[t]->free(f.device, WEFTI_SPACE_HOST, memory, BYTES);
+        end(&f);
+    }
+}
+
 /* Copies run late: a host that does not wait reads old bytes. */
 static void test_a_copy_is_done_when_somebody_waits(void **state) {
     (void)state;
@@ -263,6 +297,7 @@ int main(void) {
         cmocka_unit_test(test_a_host_access_dies),
         cmocka_unit_test(test_what_is_exposed_may_be_touched),
         cmocka_unit_test(test_a_copy_with_the_wrong_space_is_refused),
+        cmocka_unit_test(test_only_copies_reach_host_space),
         cmocka_unit_test(test_a_copy_is_done_when_somebody_waits),
         cmocka_unit_test(test_memory_of_others_is_fenced_while_it_is_the_devices),
         cmocka_unit_test(test_an_unknown_device_is_refused),

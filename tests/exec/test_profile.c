@@ -16,7 +16,7 @@ static weft_status measure_device(void *context, wefti_rank_device *device, int3
 
 /* The profile of the session's program, for a device of so many threads. */
 static wefti_profile *profile_of(const weft_session *s, int threads) {
-    const wefti_footprint need = {.transient = 4096};
+    const wefti_footprint need = {.of = {{0, 4096}}};
     wefti_profile *profile;
     wefti_workers *workers;
     ASSERT_OK(wefti_profile_create(wefti_session_program(s, 0), &profile));

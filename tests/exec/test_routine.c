@@ -171,7 +171,7 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
     const wefti_routine *r = t->routine;
     int64_t frame, total = lay_out(t, &frame);
     wefti_rank_device *device;
-    assert_int_equal(wefti_rank_device_create(2, (wefti_footprint){total, 0}, NULL, &device),
+    assert_int_equal(wefti_rank_device_create(2, (wefti_footprint){{{total, 0}}}, NULL, &device),
                      WEFT_OK);
     wefti_mapping m;
     assert_int_equal(map_arena(device, total, &m), WEFT_OK);
@@ -226,7 +226,8 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
             fail_msg("%s: bytes behind argument %d were written", what, (int)a);
     assert_true(guard_is_whole(memory, frame + r->frame_bytes, total));
     assert_int_equal(wefti_device_unmap(&m, WEFT_OK), WEFT_OK);
-    assert_true(wefti_rank_device_observed_peak(device) <= frame + r->frame_bytes);
+    assert_true(wefti_rank_device_observed_peak(device, WEFTI_SPACE_DEVICE) <=
+                frame + r->frame_bytes);
     wefti_rank_device_destroy(device);
 }
 

@@ -15,7 +15,7 @@ enum { MOST = 8, ROUNDS = 200 };
 static wefti_workers *workers_of(int32_t devices) {
     wefti_footprint need[MOST];
     wefti_workers *workers;
-    for (int r = 0; r < MOST; r++) need[r] = (wefti_footprint){4096 * (r + 1), 0};
+    for (int r = 0; r < MOST; r++) need[r] = (wefti_footprint){{{4096 * (r + 1), 0}}};
     ASSERT_OK(wefti_workers_create(devices, 1, need, &workers));
     assert_non_null(wefti_workers_device(workers, devices - 1));
     assert_null(wefti_workers_device(workers, devices));
@@ -190,10 +190,11 @@ static void a_failure_ends_all_waiting(void **state) {
 static void no_devices_are_refused(void **state) {
     (void)state;
     wefti_workers *workers = NULL;
-    assert_int_equal(wefti_workers_create(0, 1, (wefti_footprint[1]){{1, 0}}, &workers),
+    assert_int_equal(wefti_workers_create(0, 1, (wefti_footprint[1]){{{{1, 0}}}}, &workers),
                      WEFT_E_ARG);
-    assert_int_equal(wefti_workers_create(2, 0, (wefti_footprint[2]){{1, 0}, {1, 0}}, &workers),
-                     WEFT_E_ARG);
+    assert_int_equal(
+        wefti_workers_create(2, 0, (wefti_footprint[2]){{{{1, 0}}}, {{{1, 0}}}}, &workers),
+        WEFT_E_ARG);
     assert_null(workers);
     wefti_workers_destroy(NULL);
 }

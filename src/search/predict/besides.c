@@ -38,7 +38,8 @@ static double whole_allocations(const wefti_figure *allocation, int64_t bytes) {
 
 static weft_driver_memory driver_memory(const wefti_rank_classes *all, const wefti_rank_class *c,
                                         const wefti_device_model *d) {
-    const wefti_footprint arenas = wefti_programs_footprint(c->programs, all->graphs);
+    const wefti_footprint footprint = wefti_programs_footprint(c->programs, all->graphs);
+    const int64_t *arenas = footprint.of[WEFTI_SPACE_DEVICE];
     weft_driver_memory m = {.rank = c->rank, .known = true};
     for (int32_t g = 0; g < all->graphs; g++) {
         const int count = communicators(c->programs[g]->partition);
@@ -46,8 +47,8 @@ static weft_driver_memory driver_memory(const wefti_rank_classes *all, const wef
     }
     m.context_bytes = (int64_t)d->context_bytes.value;
     m.communicator_bytes = (int64_t)(d->communicator_bytes.value * m.communicators);
-    m.bytes = (int64_t)(whole_allocations(&d->allocation_bytes, arenas.persistent) +
-                        whole_allocations(&d->allocation_bytes, arenas.transient)) +
+    m.bytes = (int64_t)(whole_allocations(&d->allocation_bytes, arenas[WEFTI_PERSISTENT]) +
+                        whole_allocations(&d->allocation_bytes, arenas[WEFTI_TRANSIENT])) +
               m.context_bytes + m.communicator_bytes;
     m.fits = (double)m.bytes <= d->memory_bytes.value;
     return m;

@@ -83,7 +83,8 @@ static void describe(const wefti_rank_classes *all, weft_prediction *out) {
         const wefti_rank_class *c = wefti_rank_class_of(all, r->rank);
         r->stage = c->stage;
         r->program_bytes = 0;
-        r->peak_bytes = wefti_footprint_bytes(wefti_programs_footprint(c->programs, all->graphs));
+        r->peak_bytes = wefti_footprint_bytes(wefti_programs_footprint(c->programs, all->graphs),
+                                              WEFTI_SPACE_DEVICE);
         for (int32_t g = 0; g < all->graphs; g++) r->program_bytes += c->programs[g]->program_bytes;
         if (r->peak_bytes <= out->peak_bytes) continue;
         out->peak_bytes = r->peak_bytes;

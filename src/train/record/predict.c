@@ -122,9 +122,9 @@ static weft_status add_class(const wefti_job_programs *p, const wefti_machine_mo
                              const weft_rank_prediction *r, wefti_text *out) {
     const wefti_rank_class *c = wefti_rank_class_of(p->classes, r->rank);
     wefti_run_record_rows rows = {0};
-    wefti_text_add(
-        out, "    {\"rank\": %d, \"count\": %d, \"peak_bytes\": %lld", r->rank, r->count,
-        (long long)wefti_footprint_bytes(wefti_programs_footprint(c->programs, p->graphs)));
+    wefti_text_add(out, "    {\"rank\": %d, \"count\": %d, \"peak_bytes\": %lld", r->rank, r->count,
+                   (long long)wefti_footprint_bytes(
+                       wefti_programs_footprint(c->programs, p->graphs), WEFTI_SPACE_DEVICE));
     add_real(out, "busy_seconds", r->busy_seconds);
     add_real(out, "exposed_seconds", r->exposed_seconds);
     add_real(out, "idle_seconds", r->idle_seconds);

@@ -45,8 +45,8 @@ static weft_status describe(dry_run *r, wefti_program *const *programs, int32_t 
     enum { NAMED = 5 }; /* how many of the largest tensors are named */
     weft_dry_run *o = r->out;
     const wefti_program *p = programs[0];
-    const int64_t peak =
-        wefti_footprint_bytes(wefti_programs_footprint(programs, r->programs.graphs));
+    const int64_t peak = wefti_footprint_bytes(
+        wefti_programs_footprint(programs, r->programs.graphs), WEFTI_SPACE_DEVICE);
     int64_t own = 0;
     count_transfers(r, p, ranks);
     for (int32_t g = 0; g < r->programs.graphs; g++) own += programs[g]->program_bytes;

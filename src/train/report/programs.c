@@ -97,7 +97,7 @@ weft_status wefti_job_programs_build(const wefti_job_programs *p, int32_t rank, 
     spec.optimizer = NULL;
     spec.microbatches = 1;
     spec.shared = programs[0];
-    spec.persistent_bytes = programs[0]->persistent_bytes;
+    spec.before = wefti_program_footprint(programs[0]);
     return wefti_program_build(&spec, &programs[1]);
 }
 
@@ -143,8 +143,8 @@ weft_status wefti_job_programs_fits(const wefti_job_programs *p, wefti_program *
     const wefti_footprint arenas = wefti_programs_footprint(programs, p->graphs);
     int64_t own = 0;
     for (int32_t g = 0; g < p->graphs; g++) own += programs[g]->program_bytes;
-    return wefti_program_within(programs[0], wefti_footprint_bytes(arenas), own, limit, trains,
-                                p->devices);
+    return wefti_program_within(programs[0], wefti_footprint_bytes(arenas, WEFTI_SPACE_DEVICE), own,
+                                limit, trains, p->devices);
 }
 
 weft_status wefti_job_programs_within(const wefti_job_programs *p) {
