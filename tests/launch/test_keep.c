@@ -131,6 +131,46 @@ static void seats_go_from_a_lost_launcher_to_the_next(void **state) {
     close_all(s, p);
 }
 
+/* Three restarts in all: the last one is for the spare launcher. The process that lives goes with
+ * its host, and the launcher that had the seats gets none again. */
+static void a_host_that_keeps_failing_is_left_out(void **state) {
+    (void)state;
+    person p[3];
+    wefti_scheduler *s = three(p);
+    wefti_watch *bad = launcher(s, 1, 1, 2), *small = launcher(s, 4, -1, 1), *spare;
+    int64_t notes = 0;
+    gets(bad, 1, 2, 0);
+    spare = launcher(s, 3, -1, 2);
+    gets_nothing(spare);
+    for (int starts = 1; starts <= 2; starts++) {
+        const wefti_end killed = {.rank = 1, .signal = SIGKILL, .text = "rank 1 was killed"};
+        ASSERT_SOON(wefti_watch_again(bad, &killed, starts) != WEFTI_AGAIN_PENDING);
+        assert_int_equal(wefti_watch_again(bad, &killed, starts),
+                         starts == 1 ? WEFTI_AGAIN_YES : WEFTI_AGAIN_ELSEWHERE);
+        if (starts == 2) break;
+        gets_nothing(spare);
+        assert_null(wefti_scheduler_noted(s, &notes));
+        die(s, &p[0], 0); /* of another host */
+    }
+    gets(spare, 1, 2, 2);
+    assert_int_equal(wefti_watch_deaths(spare, 2), 1);
+    ASSERT_SOON(wefti_watch_deaths(bad, 2) == 1); /* it is to end that process */
+    char *text = wefti_scheduler_noted(s, &notes);
+    assert_non_null(text);
+    wefti_free(text);
+    gets_nothing(small);
+    /* The spare host has not failed before. */
+    const wefti_end lost = {.rank = 2, .signal = SIGKILL, .text = "rank 2 was killed"};
+    ASSERT_SOON(wefti_watch_again(spare, &lost, 2) != WEFTI_AGAIN_PENDING);
+    assert_int_equal(wefti_watch_again(spare, &lost, 2), WEFTI_AGAIN_YES);
+    ASSERT_SOON(wefti_watch_again(bad, &lost, 2) != WEFTI_AGAIN_PENDING);
+    assert_int_equal(wefti_watch_again(bad, &lost, 2), WEFTI_AGAIN_ELSEWHERE);
+    wefti_watch_end(bad);
+    wefti_watch_end(small);
+    wefti_watch_end(spare);
+    close_all(s, p);
+}
+
 static void a_loss_is_answered_once(void **state) {
     (void)state;
     person p[3];
@@ -269,6 +309,7 @@ static void bodies(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(seats_go_from_a_lost_launcher_to_the_next),
+        cmocka_unit_test(a_host_that_keeps_failing_is_left_out),
         cmocka_unit_test(a_loss_is_answered_once),
         cmocka_unit_test(askers_that_are_refused),
         cmocka_unit_test(one_that_starts_nothing_again),

@@ -14,12 +14,16 @@ three_hosts $spare || exit 1
 
 # mending NAME STEPS 'DEATHS' OPTIONS...: on both hosts.
 mending() {
+    host_0 "$@"
+    shift 3
+    host_1 "$@"
+}
+host_0() {
     name=$1 steps=$2 deaths=$3
     shift 3
     what="$name '$deaths' $*"
     rm -rf deaths logs-*
     mkdir deaths
-    host_1 "$@"
     launch $a 0 --logs logs-0 --timeout 20 "$@" -- "$mend" "$steps" deaths "$deaths" >"$name.0" 2>&1 &
     first=$!
 }
@@ -125,6 +129,21 @@ wait $third || fail "$what: the spare host ends badly" spare.2
 grep -q 'place of host 1: ranks 2 to 3' spare.2 || fail "$what: the spare host does not say so" spare.2
 rm -rf logs-1
 whole logs-0 logs-2
+# Its rank 2 fails again, and this would be the last restart: it is left out, with rank 3, which lives.
+# The same before the world can be mended, and before it has formed.
+for deaths in 2@step:5:9,2@step:3:9 2@joined:1:9,2@joined:1:9 2@start:1:9,2@start:1:9; do
+    host_0 bad 40 "$deaths" --restart 2
+    spare_host --restart 2
+    wait_for 'spare one' bad.2
+    host_1 --restart 2
+    end
+    wait $third || fail "$what: the spare host ends badly" bad.2
+    ended 0 75
+    has_facts bad.0 '2 to 3|2 times|10.97.0.3' || fail "$what: the host is not named" bad.0
+    has_facts bad.2 'host 1|2 to 3' || fail "$what: the spare host does not say so" bad.2
+    rm -rf logs-1
+    whole logs-0 logs-2
+done
 # Its cable is pulled: as soon as it is silent for too long. The old host ends with 75.
 mending cable 40 2@step:9:0 --restart 2 --heartbeat 3
 spare_host --restart 2

@@ -131,11 +131,43 @@ static void rows(void **state) {
     wefti_restart_budget_free(&b);
 }
 
+/* A host with ranks 2 to 4: they fail one after the other, or all at once. */
+static void hosts_that_keep_failing(void **state) {
+    (void)state;
+    wefti_restart_budget b = wefti_restart_budget_of(100, 3600);
+    int64_t ns;
+    for (int32_t i = 0; i < 3; i++) {
+        for (int32_t r = 2; r < 5; r++)
+            assert_true(wefti_restart_take(&b, r, (10 + 20 * i) * SECOND + r));
+        assert_true(wefti_restart_take(&b, 1, (11 + 20 * i) * SECOND)); /* of another host */
+        assert_int_equal(wefti_restart_leaves_out(&b, 4, 2, 3, (12 + 20 * i) * SECOND, &ns), 0);
+    }
+    assert_true(wefti_restart_take(&b, 3, 60 * SECOND));
+    assert_int_equal(wefti_restart_leaves_out(&b, 4, 2, 3, 70 * SECOND, &ns), 5);
+    assert_int_equal(ns, 60 * SECOND - 2);
+    assert_int_equal(wefti_restart_leaves_out(&b, 4, 2, 3, 60 * SECOND + 9, &ns), 0);
+    assert_int_equal(wefti_restart_leaves_out(&b, 1, 0, 2, 70 * SECOND, &ns), 0);
+    assert_int_equal(wefti_restart_leaves_out(&b, 4, 2, 3, 190 * SECOND, &ns), 0);
+    wefti_restart_budget_free(&b);
+    /* The last restart is for another host, if this one has failed before. */
+    b = wefti_restart_budget_of(2, 3600);
+    assert_int_equal(wefti_restart_leaves_out(&b, 2, 2, 3, SECOND, &ns), 0);
+    assert_true(wefti_restart_take(&b, 2, SECOND));
+    assert_int_equal(wefti_restart_leaves_out(&b, 0, 0, 2, 5 * SECOND, &ns), 0);
+    assert_int_equal(wefti_restart_leaves_out(&b, 3, 2, 3, SECOND + 1, &ns), 0);
+    assert_int_equal(wefti_restart_leaves_out(&b, 3, 2, 3, 5 * SECOND, &ns), 2);
+    wefti_restart_budget_free(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pauses_double),        cmocka_unit_test(any_events),
-        cmocka_unit_test(shorter_than_joining), cmocka_unit_test(window_of_time),
-        cmocka_unit_test(any_window),           cmocka_unit_test(rows),
+        cmocka_unit_test(pauses_double),
+        cmocka_unit_test(any_events),
+        cmocka_unit_test(shorter_than_joining),
+        cmocka_unit_test(window_of_time),
+        cmocka_unit_test(any_window),
+        cmocka_unit_test(rows),
+        cmocka_unit_test(hosts_that_keep_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

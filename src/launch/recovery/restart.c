@@ -86,17 +86,33 @@ void wefti_restart_forget(wefti_restart_budget *b, int32_t number) {
     b->count = kept;
 }
 
-int32_t wefti_restart_row(const wefti_restart_budget *b, int32_t number, int64_t now_ns,
-                          int64_t *out_ns) {
+/* Of the ranks [first, first + count), with the failure of `number` at this time. */
+static int32_t row_within(const wefti_restart_budget *b, int32_t number, int32_t first,
+                          int32_t count, int64_t now_ns, int64_t *out_ns) {
     const int64_t apart_ns = 120 * second_ns;
     int64_t since_ns = now_ns;
-    int32_t row = 1;
+    int32_t row = 1, last = number;
     for (int64_t i = b->count - 1; i >= 0; i--) {
-        if (b->entry[i].number != number) continue;
-        if (since_ns - b->entry[i].at_ns > apart_ns) break;
-        since_ns = b->entry[i].at_ns;
-        row++;
+        const wefti_restart_entry *e = &b->entry[i];
+        if (e->number < first || e->number >= first + count) continue;
+        const int64_t ns = since_ns - e->at_ns;
+        if (ns > apart_ns) break;
+        row += e->number == last || ns >= second_ns; /* else one cause, which has hit several */
+        last = e->number;
+        since_ns = e->at_ns;
     }
     *out_ns = now_ns - since_ns;
     return row;
+}
+
+int32_t wefti_restart_row(const wefti_restart_budget *b, int32_t number, int64_t now_ns,
+                          int64_t *out_ns) {
+    return row_within(b, number, number, 1, now_ns, out_ns);
+}
+
+int32_t wefti_restart_leaves_out(const wefti_restart_budget *b, int32_t number, int32_t first,
+                                 int32_t count, int64_t now_ns, int64_t *out_ns) {
+    const int32_t row = row_within(b, number, first, count, now_ns, out_ns);
+    const bool last = row > 1 && wefti_restart_used(b, now_ns) + 1 >= b->most;
+    return last || row >= WEFTI_RESTART_KEEPS_FAILING ? row : 0;
 }

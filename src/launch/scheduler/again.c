@@ -121,12 +121,15 @@ static void tell_launchers(wefti_scheduler *s) {
 
 /* False: no memory to count it. `number`: of the process that was lost. */
 static bool begin(wefti_scheduler *s, int32_t rank, int32_t number, const char *text) {
-    if (!wefti_restart_take(&s->restarts, number, wefti_now_ns())) return false;
+    wefti_span seats;
+    const bool leaves = wefti_keep_leaves_out(s, number, &seats);
+    if (!leaves && !wefti_restart_take(&s->restarts, number, wefti_now_ns())) return false;
     (void)snprintf(s->again.text, sizeof s->again.text, "%s", text);
     end_all(s);
     tell_ranks(s, rank, text);
     forget_world(s);
     tell_launchers(s);
+    if (leaves) wefti_keep_hand_over(s, &seats);
     return true;
 }
 
@@ -155,9 +158,12 @@ static wefti_again lost_while_forming(wefti_scheduler *s, const wefti_end *end, 
     if (a->lost[n] >= starts) return WEFTI_AGAIN_YES; /* asked once more */
     if (s->gather.since_ns || !may_begin(s)) return WEFTI_AGAIN_NO;
     if (a->follows) return begin(s, n, n, end->text) ? WEFTI_AGAIN_ALL : WEFTI_AGAIN_NO;
-    if (!wefti_restart_take(&s->restarts, n, wefti_now_ns())) return WEFTI_AGAIN_NO;
+    wefti_span seats = {n, 1};
+    const bool leaves = wefti_keep_leaves_out(s, n, &seats);
+    if (!leaves && !wefti_restart_take(&s->restarts, n, wefti_now_ns())) return WEFTI_AGAIN_NO;
     a->lost[n] = starts;
-    release_seat(s, n);
+    for (int32_t i = 0; i < seats.count; i++) release_seat(s, seats.first + i);
+    if (leaves) wefti_keep_hand_over(s, &seats);
     return WEFTI_AGAIN_YES;
 }
 

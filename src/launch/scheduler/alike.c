@@ -31,11 +31,11 @@ bool wefti_alike_launcher(wefti_scheduler *s, wefti_client *c) {
         return false;
     }
     if (!strcmp(said->job, s->job)) return true;
-    s->alike.others++;
     (void)snprintf(s->alike.refusal, sizeof s->alike.refusal,
                    "launcher process %lld at %s is refused, as it is of job '%.200s', and this is "
                    "the scheduler of job '%.200s' (WEFT_JOB)",
                    (long long)said->pid, c->address, said->job, s->job);
+    wefti_scheduler_note(s, "%s", s->alike.refusal);
     wefti_client_refuse(s, c, WEFT_E_MISMATCH, WEFT_RANK_NONE,
                         "%s; give each job a scheduler's address of its own", s->alike.refusal);
     return false;
@@ -69,7 +69,7 @@ static void refuse(wefti_scheduler *s, wefti_client *client, const wefti_join *j
                         "%s; processes of one job need the same; two jobs need schedulers' "
                         "addresses, or names (WEFT_JOB), of their own",
                         a->refusal);
-    if (!is_own(s, join)) a->others++;
+    if (!is_own(s, join)) wefti_scheduler_note(s, "%s", a->refusal);
     if (join->launcher && !is_own(s, join)) dismiss_launcher(s, join->launcher);
 }
 
@@ -145,13 +145,4 @@ void wefti_alike_next_world(wefti_scheduler *s) {
 void wefti_alike_end(wefti_scheduler *s) {
     wefti_identity_free(&s->alike.identity);
     wefti_free(s->alike.launchers);
-}
-
-char *wefti_scheduler_refusal(wefti_scheduler *s, int64_t *count) {
-    char *text = NULL;
-    pthread_mutex_lock(&s->lock);
-    if (s->alike.others > *count) text = wefti_strdup(s->alike.refusal);
-    *count = s->alike.others;
-    pthread_mutex_unlock(&s->lock);
-    return text;
 }

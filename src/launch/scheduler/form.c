@@ -331,7 +331,7 @@ void wefti_scheduler_take_in(wefti_scheduler *s, wefti_client *client, const wef
         wefti_client_drop(s, client); /* it tries the other one again */
         return;
     }
-    if (!wefti_alike_check(s, client, join)) return;
+    if (!wefti_alike_check(s, client, join) || !wefti_keep_admits(s, client, join)) return;
     if (wefti_gather_take(s, client, join) || wefti_mend_rejoin(s, client, join)) return;
     if (wefti_mend_take_in(s, client, join)) return;
     if (s->state != WEFTI_SCHEDULER_FORMING && join->generation == 0) {

@@ -12,8 +12,13 @@
  */
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "launch/scheduler/state.h"
+
+static bool has(const wefti_span *span, int32_t number) {
+    return number >= span->first && number < span->first + span->count;
+}
 
 static bool is_here(const wefti_scheduler *s, uint64_t launcher) {
     for (int64_t i = 0; i < s->client_count; i++) {
@@ -56,7 +61,7 @@ static void refuse_claim(wefti_scheduler *s, wefti_client *c, int32_t rank) {
 }
 
 static bool is_own(const wefti_scheduler *s, int32_t rank) {
-    return rank >= s->options.own.first && rank < s->options.own.first + s->options.own.count;
+    return has(&s->options.own, rank);
 }
 
 static bool is_of_another(const wefti_scheduler *s, int32_t rank, uint64_t launcher) {
@@ -93,10 +98,9 @@ bool wefti_keep_owns(wefti_scheduler *s, wefti_client *c, int32_t rank) {
 
 /* Whether that launcher fills the seat of the process with this number. */
 static bool is_its(const wefti_scheduler *s, const wefti_client *c, int32_t number) {
-    if (!c->keep.launcher)
-        return number >= c->watch.first && number < c->watch.first + c->watch.count;
+    if (!c->keep.launcher) return has(&c->watch, number);
     if (number < s->options.size) return s->keeper[number] == c->keep.launcher;
-    return c->keeps && number >= c->watch.first && number < c->watch.first + c->watch.count;
+    return c->keeps && has(&c->watch, number);
 }
 
 static bool is_free(const wefti_scheduler *s, int32_t rank, uint64_t launcher) {
@@ -188,6 +192,69 @@ static bool find_lost(const wefti_scheduler *s, const wefti_keep *by, wefti_span
     return false;
 }
 
+/* --- a host that keeps failing --- */
+
+/* A launcher that waits for the seats of any host. */
+static wefti_client *find_spare(const wefti_scheduler *s, const wefti_span *seats) {
+    for (int64_t i = 0; i < s->client_count; i++) {
+        wefti_client *c = s->clients[i];
+        if (c->gone || c->ending || c->keeps || !c->keep.launcher) continue;
+        if (c->keep.seats.first == WEFTI_SEATS_OF_LOST && c->keep.seats.count >= seats->count)
+            return c;
+    }
+    return NULL;
+}
+
+/* Ranks of another launcher on the same machine could not follow. */
+static bool share_memory(const wefti_scheduler *s, const wefti_span *seats) {
+    for (int32_t r = 0; s->ranked && r < s->taken; r++)
+        for (int32_t q = 0; q < s->taken && has(seats, s->slots[r].number); q++)
+            if (s->slots[q].host == s->slots[r].host && !has(seats, s->slots[q].number))
+                return true;
+    return false;
+}
+
+/* With a standby scheduler only processes that have ended are counted, and these may run on. */
+bool wefti_keep_leaves_out(wefti_scheduler *s, int32_t number, wefti_span *out) {
+    const int64_t now_ns = wefti_now_ns();
+    int64_t ns;
+    if (number < 0 || number >= s->options.size || !s->keeper[number] || is_own(s, number))
+        return false;
+    if (s->options.has_other || s->mend.gathered) return false;
+    *out = seats_with(s, number);
+    const wefti_client *spare = find_spare(s, out);
+    const int32_t row =
+        wefti_restart_leaves_out(&s->restarts, number, out->first, out->count, now_ns, &ns);
+    if (!spare || !row || share_memory(s, out)) return false;
+    for (int32_t i = 0; i < out->count; i++) wefti_restart_forget(&s->restarts, out->first + i);
+    if (!wefti_restart_take(&s->restarts, WEFTI_RESTART_NOBODY, now_ns)) return false;
+    wefti_scheduler_note(s,
+                         "the host of ranks %d to %d is left out, since it has failed %d times "
+                         "within %.3g s, with rank %d last; the spare launcher process %lld at %s "
+                         "takes its place",
+                         (int)out->first, (int)(out->first + out->count - 1), (int)row,
+                         (double)ns * 1e-9, (int)number, (long long)spare->launcher.pid,
+                         spare->address);
+    return true;
+}
+
+void wefti_keep_hand_over(wefti_scheduler *s, const wefti_span *seats) {
+    wefti_client *spare = find_spare(s, seats);
+    if (spare) give(s, spare, seats);
+}
+
+/* The launcher of a host that was left out ends its processes, and one of them may still come. */
+bool wefti_keep_admits(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
+    if (!join->launcher || join->generation || join->number < 0 ||
+        join->number >= s->options.size || is_own(s, join->number))
+        return true;
+    const uint64_t keeper = s->keeper[join->number];
+    if (!keeper || keeper == join->launcher) return true;
+    wefti_client_refuse(s, client, WEFT_E_LOST, WEFT_RANK_NONE,
+                        "another launcher fills the seat of rank %d now", (int)join->number);
+    return false;
+}
+
 static bool adds(const wefti_scheduler *s, const wefti_span *seats) {
     return seats->first == WEFTI_SEATS_ADDED || seats->first >= s->options.size;
 }
@@ -249,6 +316,7 @@ static wefti_again answer(wefti_scheduler *s, const wefti_client *c, const wefti
     if (!is_its(s, c, loss->end.rank)) return WEFTI_AGAIN_ELSEWHERE;
     wefti_again again = WEFTI_AGAIN_NO;
     if (c->keep.launcher) again = wefti_keep_answer(s, &loss->end, loss->starts);
+    if (!is_its(s, c, loss->end.rank)) return WEFTI_AGAIN_ELSEWHERE; /* since this loss */
     if (again != WEFTI_AGAIN_NO) return again;
     return wefti_mend_goes_on(s, &loss->end) ? WEFTI_AGAIN_WITHOUT : WEFTI_AGAIN_NO;
 }

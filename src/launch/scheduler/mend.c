@@ -138,11 +138,32 @@ static bool keeps_failing(const wefti_scheduler *s, int32_t rank) {
            wefti_mend_may_shrink(s);
 }
 
+/* The processes of a host that is left out, other than the one that was lost. The world's
+ * generation is above the scheduler's then: HALT follows. */
+static void end_others(wefti_scheduler *s, int32_t lost, const wefti_span *seats) {
+    for (int32_t r = 0; r < s->taken; r++) {
+        wefti_member_slot *slot = &s->slots[r];
+        if (r == lost || slot->number < seats->first || slot->number >= seats->first + seats->count)
+            continue;
+        if (s->mend.seats[r].filled) slot->deaths++;
+        wefti_keep_tell(s, r);
+        empty(s, r);
+        slot->awaited = true;
+        (void)wefti_mending_died(&s->mend.world, r);
+    }
+}
+
 /* Counts it; false: it is not to be. */
 static bool may_start_again(wefti_scheduler *s, int32_t rank) {
     wefti_member_slot *slot = &s->slots[rank];
+    wefti_span seats;
     slot->deaths++;
     wefti_keep_tell(s, rank);
+    if (wefti_keep_leaves_out(s, slot->number, &seats)) {
+        end_others(s, rank, &seats);
+        wefti_keep_hand_over(s, &seats);
+        return slot->awaited = true;
+    }
     slot->awaited =
         !keeps_failing(s, rank) && wefti_restart_take(&s->restarts, slot->number, wefti_now_ns());
     return slot->awaited;
@@ -188,6 +209,7 @@ bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const c
     if (wefti_again_died(s, rank, text)) return true;
     if (!can_be_mended(s, rank, why)) return false;
     const row_text row = row_of(s, rank);
+    const int64_t notes = s->note.count;
     if (!may_start_again(s, rank) && !wefti_mend_may_shrink(s) && !m->gathered) {
         *why = wefti_mend_is_elastic(s)
                    ? "; the job ends, since fewer ranks than recovery.min would be left, or a "
@@ -196,7 +218,11 @@ bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const c
         return false;
     }
     char said[WEFTI_TEXT_MAX + 1];
-    (void)snprintf(said, sizeof said, "%.3800s%s", text, s->slots[rank].awaited ? "" : row.text);
+    const bool leaves = s->note.count > notes;
+    (void)snprintf(said, sizeof said, "%.3000s%s%.500s", text, leaves ? "; " : "",
+                   leaves                   ? s->note.text
+                   : s->slots[rank].awaited ? ""
+                                            : row.text);
     empty(s, rank);
     begin_halt(s, rank, said, wefti_mending_died(&m->world, rank));
     if (!m->gathered) wefti_mend_give_up_seats(s, wefti_now_ns());
@@ -262,12 +288,17 @@ static void count_again(wefti_scheduler *s, int32_t seat, int starts) {
 static void lose_newcomer(wefti_scheduler *s, int32_t seat, const wefti_end *end) {
     wefti_mending_state *m = &s->mend;
     const row_text row = row_of(s, seat);
-    const bool follows = may_start_again(s, seat);
+    const int64_t notes = s->note.count;
+    const bool follows = may_start_again(s, seat), leaves = s->note.count > notes;
     m->halt.failed = seat;
     (void)snprintf(m->halt.text, sizeof m->halt.text,
-                   "%.3000s, before it had taken its seat again%s", end->text,
-                   follows || !wefti_mend_is_elastic(s) ? "" : row.text);
+                   "%.3000s, before it had taken its seat again%s%.500s", end->text,
+                   leaves ? "; " : "",
+                   leaves                                 ? s->note.text
+                   : follows || !wefti_mend_is_elastic(s) ? ""
+                                                          : row.text);
     m->since_ns = wefti_now_ns();
+    if ((uint64_t)m->world.generation != s->generation) wefti_mend_halt(s);
     if (follows) return;
     if (wefti_mend_is_elastic(s))
         wefti_mend_give_up_seats(s, m->since_ns);

@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -258,6 +260,22 @@ wefti_again wefti_scheduler_awaits(wefti_scheduler *s, const wefti_end *end, int
     pthread_mutex_unlock(&s->lock);
     ring(s);
     return awaits;
+}
+
+void wefti_scheduler_note(wefti_scheduler *s, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(s->note.text, sizeof s->note.text, format, list);
+    va_end(list);
+    s->note.count++;
+}
+
+char *wefti_scheduler_noted(wefti_scheduler *s, int64_t *count) {
+    pthread_mutex_lock(&s->lock);
+    char *text = s->note.count > *count ? wefti_strdup(s->note.text) : NULL;
+    *count = s->note.count;
+    pthread_mutex_unlock(&s->lock);
+    return text;
 }
 
 char *wefti_scheduler_again_text(wefti_scheduler *s) {

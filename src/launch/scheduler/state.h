@@ -43,8 +43,7 @@ typedef struct wefti_alike_state {
     char who[192];       /* has it */
     uint64_t *launchers; /* of processes that were refused */
     int64_t count, room;
-    char refusal[1024]; /* of the last one; "" there was none */
-    int64_t others;     /* so many of them were none of the scheduler's launcher */
+    char refusal[1024]; /* of the last one, while this world forms; "" there was none */
 } wefti_alike_state;
 
 enum { WEFTI_DEATHS_UNKNOWN = 1 << 20 }; /* more than any launcher has started */
@@ -193,6 +192,10 @@ struct wefti_scheduler {
     wefti_again_state again;
     wefti_restart_budget restarts; /* of all its worlds */
     char refusal[512];             /* why a rank is not started again */
+    struct {
+        char text[1024];
+        int64_t count;
+    } note;              /* the last that this host's launcher prints: wefti_scheduler_noted */
     uint64_t generation; /* 0: none yet; while forming: the generation of returning members */
     uint64_t whole;      /* of the world that was whole last */
     uint64_t past;       /* of the last world that all have left; 0: none */
@@ -455,6 +458,13 @@ void wefti_keep_tell(wefti_scheduler *s, int32_t rank); /* how many processes th
 wefti_again wefti_keep_answer(wefti_scheduler *s, const wefti_end *end, int starts);
 /* SEATS for its `watch`. False: no memory. */
 bool wefti_keep_say(wefti_scheduler *s, wefti_client *client);
+/* Whether the host whose process with this number was lost keeps failing, and a spare launcher is
+ * to fill its seats, which are *out. Then that counts as a restart. The caller ends what the other
+ * seats have, and hands over. */
+bool wefti_keep_leaves_out(wefti_scheduler *s, int32_t number, wefti_span *out);
+void wefti_keep_hand_over(wefti_scheduler *s, const wefti_span *seats);
+/* Whether a process that comes is of the launcher that fills its seat; else it is refused here. */
+bool wefti_keep_admits(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
 /* Gives seats to those that wait, and tells those that watch of a world that can shrink. */
 void wefti_keep_check(wefti_scheduler *s);
 
@@ -502,6 +512,10 @@ bool wefti_mend_goes_on(wefti_scheduler *s, const wefti_end *end);
 void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records);
 void wefti_scheduler_compare_all(wefti_scheduler *s); /* all have left */
 void wefti_scheduler_forget_parted(wefti_scheduler *s);
+
+/* For whoever watches the scheduler's launcher. */
+void wefti_scheduler_note(wefti_scheduler *s, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* abort.c */
 /* The first one counts: everybody is told. `failed`: the rank that the text names, or

@@ -30,15 +30,20 @@ static void say_that_it_waits(const wefti_launch *l) {
             "the job at %.200s takes no processes yet: its scheduler is not there, or its "
             "ranks set up (ctrl-C ends that)",
             l->scheduler_text);
-    else if (l->options->spare)
+    else if (l->options->spare && wefti_watch_has_found(l->look))
         (void)snprintf(text, sizeof text,
                        "this host is a spare one: it waits until another host of the job is lost "
                        "(ctrl-C ends that)");
+    else if (!wefti_watch_has_found(l->look))
+        (void)snprintf(text, sizeof text,
+                       "the scheduler at %.200s is not there yet, or cannot be reached from here; "
+                       "it is called for %.4g s (ctrl-C ends that)",
+                       l->scheduler_text, patience(l));
     else
         (void)snprintf(text, sizeof text,
-                       "host %d waits for its seats: the scheduler at %.200s is not there yet, or "
-                       "the launcher that has had them still is (ctrl-C ends that)",
-                       l->place.host, l->scheduler_text);
+                       "host %d waits for its seats: the launcher that has had them is still "
+                       "there, or its processes are (ctrl-C ends that)",
+                       l->place.host);
     note(l, text);
 }
 
@@ -69,11 +74,14 @@ weft_status wefti_launch_await_seats(wefti_launch *l) {
     wefti_span seats;
     int32_t size;
     weft_status status = WEFT_PENDING;
+    bool found = false; /* a spare one says so: from then on it is counted on */
     if (!wefti_launch_keeps(l)) return WEFT_OK;
     WEFT_REQUIRE(l->look, WEFT_E_NOMEM, "no way to ask the scheduler for ranks");
     for (int turn = 0; (status = wefti_watch_seats(l->look, &seats, &size)) == WEFT_PENDING;
          turn++) {
-        if (turn == (o->spare ? 0 : TURNS_IN_SILENCE)) say_that_it_waits(l);
+        const bool finds = o->spare && !found && wefti_watch_has_found(l->look);
+        if (finds || (turn == TURNS_IN_SILENCE && !found)) say_that_it_waits(l);
+        found |= finds;
         wefti_reaper_check(l->reaper);
         if (o->stop_count && *o->stop_count > 0) {
             l->stopped_by = o->stop_signal && *o->stop_signal ? *o->stop_signal : SIGTERM;

@@ -77,7 +77,7 @@ typedef struct wefti_launch {
     wefti_end end;             /* that one */
     bool unlike;               /* ranks have left after unlike calls, without a scheduler here... */
     wefti_abort_reason reason; /* ...and what it says of that */
-    int64_t others;            /* processes of other jobs that were refused, as far as was told */
+    int64_t notes;             /* of the scheduler, that were told */
     int parted;                /* processes without which the job goes on */
     int stopped_by;            /* the signal of a request to stop; 0: none */
 } wefti_launch;

@@ -301,9 +301,9 @@ static void tell_scheduler(watch *w) {
 }
 
 /* Who waits for a host should know that its processes were refused. */
-static void note_others(wefti_launch *l) {
+static void note_scheduler(wefti_launch *l) {
     const weft_launch_events *e = &l->options->events;
-    char *text = l->scheduler && e->note ? wefti_scheduler_refusal(l->scheduler, &l->others) : NULL;
+    char *text = l->scheduler && e->note ? wefti_scheduler_noted(l->scheduler, &l->notes) : NULL;
     if (text) e->note(e->context, text);
     wefti_free(text);
 }
@@ -392,7 +392,7 @@ weft_status wefti_launch_watch(wefti_launch *l) {
         note_ends(&w);
         note_elsewhere(&w);
         note_refusal(&w);
-        note_others(l);
+        note_scheduler(l);
         note_stops(&w);
         tell_scheduler(&w);
         note_deadline(&w);
