@@ -146,6 +146,10 @@ ends 'a scheduler' listens \
     env MS_ROLE=MS_SCHED MS_WORKER_NUM=2 MS_SCHED_HOST=127.0.0.1 MS_SCHED_PORT=$port "$weft" train job.yaml
 ends 'a launcher whose other host has not come' listens \
     "$weft" launch --hosts 2 --host-rank 0 -n 1 --no-logs --scheduler 127.0.0.1:$port -- "$weft" train job.yaml
+# It says where it looks for the scheduler, long before it gives up.
+says_where() { grep -q "127.0.0.1:$port.*600 s" launch.err; }
+ends 'a launcher without a scheduler' says_where \
+    "$weft" launch --hosts 2 --host-rank 1 -n 1 --no-logs --scheduler 127.0.0.1:$port -- "$weft" train job.yaml
 
 # The reader of the output is there, and reads nothing.
 mkfifo unread

@@ -376,14 +376,28 @@ void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns) {
         wefti_gather_check(s, now_ns);
         return;
     }
-    if (now_ns - s->start_ns <= s->join_ns) return;
+    const int64_t early_ns = 10000000000;
+    const int64_t waited_ns = now_ns - s->start_ns;
+    const bool too_late = waited_ns > s->join_ns;
+    /* Not of programs of which none ever joins, nor while lost processes pause. */
+    const bool is_due = s->taken > 0 && !s->told_missing && !s->past && s->restarts.all == 0;
+    if (!too_late && (!is_due || waited_ns < early_ns)) return;
     int missing = (int)(s->options.size - s->taken);
     wefti_text text = {0};
     wefti_text_add(&text, "%d of %d processes %s missing after %.4g s", missing,
-                   (int)s->options.size, missing == 1 ? "is" : "are", (double)s->join_ns * 1e-9);
+                   (int)s->options.size, missing == 1 ? "is" : "are",
+                   (double)(too_late ? s->join_ns : early_ns) * 1e-9);
     add_missing_ranks(s, &text);
     if (s->alike.refusal[0]) wefti_text_add(&text, "; %s", s->alike.refusal);
-    wefti_scheduler_abort_text(s, WEFT_E_TIMEOUT, WEFT_RANK_NONE, &text);
+    if (too_late) {
+        wefti_scheduler_abort_text(s, WEFT_E_TIMEOUT, WEFT_RANK_NONE, &text);
+        return;
+    }
+    s->told_missing = true;
+    wefti_scheduler_note(s, "%.800s; the others wait for %.4g s at most (ctrl-C ends that)",
+                         text.data ? text.data : "some processes are missing",
+                         (double)s->join_ns * 1e-9);
+    wefti_text_free(&text);
 }
 
 /* The exit code of a process that was asked to stop and has left: 128 + the signal, as shells

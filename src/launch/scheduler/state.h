@@ -183,6 +183,7 @@ struct wefti_scheduler {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* state */
     bool stopping, ranked;  /* ranked: seats are ranks */
+    bool told_missing;      /* which members the first world waits for */
     wefti_scheduler_state state;
     wefti_abort_reason reason;
     wefti_accusation blame;

@@ -22,23 +22,31 @@ static void note(const wefti_launch *l, const char *text) {
     if (e->note) e->note(e->context, text);
 }
 
+void wefti_launch_say_that_it_seeks(const wefti_launch *l) {
+    char text[512];
+    (void)snprintf(text, sizeof text,
+                   "the scheduler at %.200s is not there yet, or cannot be reached from here; it "
+                   "is called for %.4g s (ctrl-C ends that)",
+                   l->scheduler_text, patience(l));
+    note(l, text);
+}
+
 static void say_that_it_waits(const wefti_launch *l) {
     char text[512];
+    if (!l->options->add && !wefti_watch_has_found(l->look)) {
+        wefti_launch_say_that_it_seeks(l);
+        return;
+    }
     if (l->options->add)
         (void)snprintf(
             text, sizeof text,
             "the job at %.200s takes no processes yet: its scheduler is not there, or its "
             "ranks set up (ctrl-C ends that)",
             l->scheduler_text);
-    else if (l->options->spare && wefti_watch_has_found(l->look))
+    else if (l->options->spare)
         (void)snprintf(text, sizeof text,
                        "this host is a spare one: it waits until another host of the job is lost "
                        "(ctrl-C ends that)");
-    else if (!wefti_watch_has_found(l->look))
-        (void)snprintf(text, sizeof text,
-                       "the scheduler at %.200s is not there yet, or cannot be reached from here; "
-                       "it is called for %.4g s (ctrl-C ends that)",
-                       l->scheduler_text, patience(l));
     else
         (void)snprintf(text, sizeof text,
                        "host %d waits for its seats: the launcher that has had them is still "

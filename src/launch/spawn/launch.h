@@ -130,6 +130,8 @@ weft_status wefti_launch_find_job(wefti_launch *l) WEFT_CHECKED;
 /* Until this launcher has its seats; then the place is theirs. WEFT_E_STOPPED: the job has ended
  * without it, or a request to stop came. */
 weft_status wefti_launch_await_seats(wefti_launch *l) WEFT_CHECKED;
+/* A note: the scheduler does not answer, where it was sought, and for how long. */
+void wefti_launch_say_that_it_seeks(const wefti_launch *l);
 /* Whether the scheduler is elsewhere, and decides which processes start here. */
 bool wefti_launch_keeps(const wefti_launch *l);
 /* How many processes the seat of process number `local` has lost. */

@@ -137,9 +137,10 @@ static void say_who_is_late(const wefti_launch *l) {
     const weft_launch_events *e = &l->options->events;
     int host = l->scheduler ? late_host(l) : -1;
     wefti_end end = l->end;
-    char text[512], who[64] = "the scheduler";
+    char text[1024], who[WEFTI_HOST_TEXT + 64];
     if (!e->note || (host >= 0 && is_watched(l, host))) return;
     if (l->failed >= 0) wefti_launch_end(l, l->failed, &end);
+    (void)snprintf(who, sizeof who, "the scheduler at %.200s", l->scheduler_text);
     if (host >= 0) (void)snprintf(who, sizeof who, "host %d", host);
     (void)snprintf(text, sizeof text,
                    "%.200s; %s has not come yet and is waited for, as long as it may take to join, "

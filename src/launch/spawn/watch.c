@@ -28,6 +28,7 @@ typedef enum phase { RUNNING, REPORTING, STOPPING, ENDING, KILLING } phase;
 enum { POLL_MILLISECONDS = 100, PER_PROCESS = 3 /* its end, output, errors */ };
 
 static const double report_seconds = 3, detect_seconds = 0.5, default_grace_seconds = 5;
+static const double seek_seconds = 3;
 
 typedef struct watch {
     wefti_launch *l;
@@ -39,6 +40,7 @@ typedef struct watch {
     int stops;             /* requests seen */
     wefti_failure refused; /* of this launcher; status 0: it may start its ranks */
     int passed;            /* the last signal that was passed on; 0: none */
+    double seeks_until;    /* when it is said that there is no scheduler; 0: it was looked at */
 } watch;
 
 static double now(void) {
@@ -308,6 +310,14 @@ static void note_scheduler(wefti_launch *l) {
     wefti_free(text);
 }
 
+/* Ranks call the scheduler too, and say nothing meanwhile. */
+static void note_seeking(watch *w) {
+    const wefti_launch *l = w->l;
+    if (w->seeks_until <= 0 || now() < w->seeks_until) return;
+    w->seeks_until = 0;
+    if (l->look && wefti_watch_is_seeking(l->look)) wefti_launch_say_that_it_seeks(l);
+}
+
 /* --- requests and deadlines --- */
 
 /* A signal after the first that does not count as a request: see weft_launch_options. */
@@ -382,7 +392,7 @@ static bool others_go_on(const watch *w) {
 }
 
 weft_status wefti_launch_watch(wefti_launch *l) {
-    watch w = {.l = l, .running = l->place.count};
+    watch w = {.l = l, .running = l->place.count, .seeks_until = now() + seek_seconds};
     WEFT_NEW_ARRAY(w.polled, struct pollfd, PER_PROCESS * l->place.count);
     while (w.running > 0 || others_go_on(&w)) {
         wait_for_events(&w);
@@ -393,6 +403,7 @@ weft_status wefti_launch_watch(wefti_launch *l) {
         note_elsewhere(&w);
         note_refusal(&w);
         note_scheduler(l);
+        note_seeking(&w);
         note_stops(&w);
         tell_scheduler(&w);
         note_deadline(&w);
