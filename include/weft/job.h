@@ -104,6 +104,13 @@ typedef struct weft_job_schedule {
     double factor;
 } weft_job_schedule;
 
+#define WEFT_PRODUCTS_LIST(X) X(AUTO, "auto") X(F8, "f8")
+/** The arithmetic of products with weights: that of train.precision, or, for predictions, operands
+ * in 8 bits. */
+#define WEFT_ROW(name, text) WEFT_PRODUCTS_##name,
+typedef enum weft_products { WEFT_PRODUCTS_LIST(WEFT_ROW) WEFT_PRODUCTS } weft_products;
+#undef WEFT_ROW
+
 typedef struct weft_job_train {
     int64_t steps, batch,
         accumulate;       /* batch: samples per step over all devices; accumulate divides it */
@@ -118,6 +125,7 @@ typedef struct weft_job_train {
     int64_t eval_every, eval_batches; /* 0: only at the end; 0: all of the validation data */
     int64_t stop_after;               /* validations without a lower loss; 0: all steps */
     int64_t check_replicas;           /* steps; 0: never */
+    weft_products products;
 } weft_job_train;
 
 typedef struct weft_job_checkpoint {

@@ -93,6 +93,8 @@ bool wefti_builtin_has_bf16(void); /* likewise */
 /* Runs every op by its reference kernel: operands are converted to double and results are rounded
  * once. */
 extern const wefti_backend wefti_backend_reference;
+/* Takes products with operands in 8 bits only (wefti_node_is_f8), and only in dry builds. */
+extern const wefti_backend wefti_backend_narrow;
 
 /* Estimates a node without making a kernel that can run. Returns the status that `prepare` returns
  * for the same node and options, WEFT_E_NO_IMPL included. Keeps no state; several threads may call

@@ -6,12 +6,14 @@
 
 #include "backend/cpu/cpu.h"
 
-static const wefti_backend *const all_backends[] = {&wefti_backend_cpu, &wefti_backend_reference,
-                                                    NULL};
+static const wefti_backend *const all_backends[] = {&wefti_backend_narrow, &wefti_backend_cpu,
+                                                    &wefti_backend_reference, NULL};
+static const wefti_backend *const references[] = {&wefti_backend_narrow, &wefti_backend_reference,
+                                                  NULL};
 
 const wefti_backend *const *wefti_builtin_backends(void) {
     const char *only = getenv("WEFT_BACKEND");
-    return only && !strcmp(only, "reference") ? all_backends + 1 : all_backends;
+    return only && !strcmp(only, "reference") ? references : all_backends;
 }
 
 weft_status wefti_builtin_check(void) {

@@ -11,6 +11,9 @@
  * - Depth: a tile of depth d takes as long as one of d + tile_depth at the full rate, since units
  *   load the first operands before they compute, and store results after that.
  * - Alignment: if rows of an operand are no multiples of aligned_bytes, loads are narrower.
+ * - Products with operands in 8 bits (attribute f8): a cast of each operand comes before, a kernel
+ *   that reads it and writes a byte for each element. The product reads these bytes, at the rate of
+ *   f8. Scales are those of the step before (delayed scaling), so nothing is read twice.
  *
  * Transfers. A group has n_l blocks of level l - 1 in each block of level l. Collectives run level
  * by level, as hierarchical algorithms do. With one level, these are the usual ring and tree.
@@ -52,7 +55,8 @@ double wefti_product_seconds(const wefti_device_model *device, wefti_arithmetic 
                              const wefti_product_shape *shape, double flops, double bytes);
 double wefti_vector_seconds(const wefti_device_model *device, double flops, double bytes);
 
-/* The arithmetic of a node: that of its narrowest floating-point operand. */
+/* The arithmetic of a node: f8 by its attribute, else that of its narrowest floating-point operand.
+ */
 wefti_arithmetic wefti_node_arithmetic(const weft_node *n);
 /* The sizes of a product, from its split rule: free factors of the first operand are rows, those of
  * the second columns, those of both batches; summed factors are depth. False: none of that form. */

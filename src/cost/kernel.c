@@ -91,6 +91,7 @@ double wefti_copy_seconds(const wefti_machine_model *m, double bytes) {
 /* ---- nodes ---- */
 
 wefti_arithmetic wefti_node_arithmetic(const weft_node *n) {
+    if (wefti_node_is_f8(n)) return WEFTI_ARITHMETIC_F8;
     bool bf16 = false, f16 = false, f64 = false;
     for (int i = 0; i < n->inputs; i++) {
         const weft_desc *x = wefti_in(n, i);
@@ -130,6 +131,19 @@ bool wefti_node_product(const weft_node *n, wefti_product_shape *out) {
     return true;
 }
 
+/* Casts read the operands, and write them in 8 bits, which the product reads. *io_bytes: those of
+ * the product. */
+static double cast_seconds(const wefti_device_model *d, const weft_node *n, double *io_bytes) {
+    double seconds = 0;
+    for (int i = 0; i < 2; i++) {
+        const weft_desc *x = wefti_in(n, i);
+        const double elements = (double)weft_desc_elems(x), bytes = (double)weft_desc_bytes(x);
+        seconds += wefti_vector_seconds(d, elements, bytes + elements);
+        *io_bytes = fmax(elements, *io_bytes - (bytes - elements));
+    }
+    return seconds;
+}
+
 double wefti_node_model_seconds(const wefti_machine_model *m, const weft_node *n,
                                 const wefti_cost *cost) {
     wefti_product_shape shape;
@@ -138,12 +152,14 @@ double wefti_node_model_seconds(const wefti_machine_model *m, const weft_node *n
     if (n->op->work != WEFTI_WORK_PRODUCT)
         return corrected(d, n->op->name, arithmetic, cost->bytes,
                          wefti_vector_seconds(d, cost->flops, cost->bytes));
+    double bytes = cost->bytes;
+    const double casts = wefti_node_is_f8(n) ? cast_seconds(d, n, &bytes) : 0;
     /* Tiles need the product's own sizes: those of attention and of several products in one node do
      * not have this form. */
     bool plain = d->units.source && wefti_node_product(n, &shape);
     double flops = plain ? 2 * shape.batch * shape.rows * shape.columns * shape.depth : 0;
     plain = plain && fabs(flops - cost->flops) <= 0.05 * cost->flops;
-    return corrected(
-        d, n->op->name, arithmetic, cost->flops,
-        wefti_product_seconds(d, arithmetic, plain ? &shape : NULL, cost->flops, cost->bytes));
+    return casts + corrected(d, n->op->name, arithmetic, cost->flops,
+                             wefti_product_seconds(d, arithmetic, plain ? &shape : NULL,
+                                                   cost->flops, bytes));
 }

@@ -53,6 +53,12 @@ int64_t wefti_attr_int(const weft_node *n, wefti_attr_id id) {
     return find_attr(n, id, WEFTI_ATTR_INT)->i;
 }
 
+bool wefti_node_is_f8(const weft_node *n) {
+    for (const wefti_attr *a = n->attrs; a && a->id; a++)
+        if (a->id == WEFTI_AT_f8) return a->i != 0;
+    return false;
+}
+
 double wefti_attr_float(const weft_node *n, wefti_attr_id id) {
     return find_attr(n, id, WEFTI_ATTR_FLOAT)->f;
 }

@@ -362,7 +362,10 @@ static weft_status write_training(const importing *i, wefti_text *out) {
     wefti_text_add(out, "train:\n  batch: %lld\n  precision: %s\n", (long long)i->batch,
                    m->bf16 || m->fp16 || m->fp8 ? "bf16" : "f32");
     if (m->fp16) wefti_text_add(i->notes, "--fp16: weft computes in bf16\n");
-    if (m->fp8) wefti_text_add(i->notes, "--fp8-format: weft computes in bf16\n");
+    if (m->fp8) wefti_text_add(out, "  products: f8\n");
+    if (m->fp8)
+        wefti_text_add(i->notes, "--fp8-format: weft predicts it; to train, set "
+                                 "train.products=auto\n");
     if (m->steps) wefti_text_add(out, "  steps: %lld\n", (long long)m->steps);
     if (m->seed) wefti_text_add(out, "  seed: %lld\n", (long long)m->seed);
     write_real(out, "  clip: ", m->clip > 0 ? m->clip : 1);

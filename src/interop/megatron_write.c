@@ -105,6 +105,7 @@ static void add_training(const weft_job_train *t, const wefti_degrees *d, wefti_
     add_integer(out, "train-iters", t->steps);
     add_integer(out, "seed", (int64_t)t->seed);
     if (t->precision == WEFT_BF16) wefti_text_add(out, "--bf16\n");
+    if (t->products == WEFT_PRODUCTS_F8) wefti_text_add(out, "--fp8-format hybrid\n");
     add_optimizer(t, out, notes);
     if (t->schedule.name == WEFT_SCHEDULE_STEP)
         wefti_text_add(notes, "train.schedule.name: step\n");

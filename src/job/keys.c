@@ -20,6 +20,7 @@ static const char *const recompute_modes[] = {WEFT_RECOMPUTE_LIST(JOB_CHOICE_TEX
 static const char *const fusion_modes[] = {WEFT_FUSION_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const datasets[] = {WEFT_DATASET_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const gradients[] = {"mean", "sum", NULL};
+static const char *const products[] = {WEFT_PRODUCTS_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const precisions[] = {[WEFT_F32] = "f32", [WEFT_BF16] = "bf16", NULL};
 
 /* The number of elements of a field that may be an array. */

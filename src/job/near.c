@@ -17,6 +17,7 @@ static const struct {
     {"iterations", "train.steps"},
     {"train_iters", "train.steps"},
     {"dtype", "train.precision"},
+    {"fp8", "train.products"},
     {"grad_clip", "train.clip"},
     {"clip_grad", "train.clip"},
     {"max_grad_norm", "train.clip"},

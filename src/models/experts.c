@@ -12,6 +12,7 @@
 #include <math.h>
 
 #include "models/family.h"
+#include "graph/graph.h"
 #include "models/models.h"
 
 static bool balances(const wefti_model_build *b) {
@@ -96,5 +97,8 @@ weft_value wefti_expert_dense(const wefti_model_build *b, weft_value x, const we
     wefti_model_join(full, name, "weight");
     weft_value w = transposed ? wefti_weight(b, full, init, experts, out, in, 0)
                               : wefti_weight(b, full, init, experts, in, out, 0);
-    return weft_moe_linear(b->g, x, w, transposed, routing);
+    b->g->f8 = b->f8;
+    const weft_value y = weft_moe_linear(b->g, x, w, transposed, routing);
+    b->g->f8 = false;
+    return y;
 }

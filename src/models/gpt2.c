@@ -13,7 +13,7 @@ static weft_value attention(const wefti_model_build *b, weft_value x, weft_value
     /* [hidden, 3, hidden]: heads lie along the last dimension of each of q, k, v. */
     weft_value w = wefti_weight(b, "c_attn.weight", wefti_normal(0.02), hidden, 3, hidden, 0);
     weft_value bias = wefti_param(b, "c_attn.bias", wefti_zeros(), 3, hidden, 0, 0);
-    weft_value qkv = weft_linear(g, x, w, bias, false), part[3];
+    weft_value qkv = wefti_product(b, x, w, bias, false), part[3];
     qkv = wefti_lora(b, "c_attn", "c_attn.", x, qkv, 2, (int64_t[]){3, hidden});
     weft_split(g, qkv, 2, 3, part);
     int64_t shape[4] = {b->batch, b->seq, heads, dim};

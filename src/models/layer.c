@@ -4,6 +4,14 @@
 #include "graph/graph.h"
 #include "models/models.h"
 
+weft_value wefti_product(const wefti_model_build *b, weft_value x, weft_value weight,
+                         weft_value bias, bool transposed) {
+    b->g->f8 = b->f8;
+    const weft_value y = weft_linear(b->g, x, weight, bias, transposed);
+    b->g->f8 = false;
+    return y;
+}
+
 /* Without `b`, the weight is f32. */
 static weft_value dense(weft_graph *g, const wefti_model_build *b, const char *name, weft_value x,
                         int64_t features, weft_dense_options o) {
@@ -20,7 +28,8 @@ static weft_value dense(weft_graph *g, const wefti_model_build *b, const char *n
     weft_value bias = WEFT_NO_VALUE;
     if (!o.no_bias)
         bias = weft_param(g, "bias", WEFT_DESC(dtype, features), (weft_init){WEFT_INIT_ZEROS, 0});
-    weft_value y = weft_linear(g, x, weight, bias, o.transposed);
+    weft_value y = b ? wefti_product(b, x, weight, bias, o.transposed)
+                     : weft_linear(g, x, weight, bias, o.transposed);
     if (b && name) y = wefti_lora(b, name, "", x, y, 1, &features);
     if (o.activation) y = o.activation(g, y);
     return name ? weft_cell_end(g, y) : y;

@@ -273,6 +273,11 @@ weft_status weft_model_complete(weft_model_config *config) {
 
 weft_status weft_model_build(const weft_model_config *config, weft_model_use use, int64_t batch,
                              int64_t seq, weft_dtype dtype, weft_graph **out) {
+    return wefti_model_build_f8(config, use, batch, seq, dtype, false, out);
+}
+
+weft_status wefti_model_build_f8(const weft_model_config *config, weft_model_use use, int64_t batch,
+                                 int64_t seq, weft_dtype dtype, bool f8, weft_graph **out) {
     weft_model_config c = *config;
     WEFT_TRY(weft_model_complete(&c));
     WEFT_REQUIRE(batch > 0, WEFT_E_ARG, "the batch is %lld: it must be 1 or more",
@@ -296,7 +301,7 @@ weft_status weft_model_build(const weft_model_config *config, weft_model_use use
                  "activations of %s: they must be f32, bf16 or f64", weft_dtype_text(dtype));
     weft_graph *g;
     WEFT_TRY(weft_graph_create(&g));
-    wefti_model_build b = {g, &c, use, batch, seq, .dtype = dtype};
+    wefti_model_build b = {g, &c, use, batch, seq, .dtype = dtype, .f8 = f8};
     b.param = b.weight = dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32;
     if (use == WEFT_USE_DECODE) b.weight = dtype;
     families[c.family].build(&b);

@@ -17,7 +17,16 @@ typedef struct wefti_model_build {
     /* of tables and of weights of products: `param`; bf16 to DECODE in bf16, since a token costs
      * the time to read them */
     weft_dtype weight;
+    bool f8; /* products with weights in blocks have operands in 8 bits */
 } wefti_model_build;
+
+/* weft_model_build with products in 8 bits. */
+weft_status wefti_model_build_f8(const weft_model_config *config, weft_model_use use, int64_t batch,
+                                 int64_t seq, weft_dtype dtype, bool f8,
+                                 weft_graph **out) WEFT_CHECKED;
+/* weft_linear, of a block. */
+weft_value wefti_product(const wefti_model_build *b, weft_value x, weft_value weight,
+                         weft_value bias, bool transposed);
 
 void wefti_build_gpt2(const wefti_model_build *b);
 void wefti_build_llama(const wefti_model_build *b);

@@ -7,6 +7,7 @@
 #include "data/source.h"
 #include "interop/pretrained.h"
 #include "job/job.h"
+#include "models/models.h"
 #include "plan/plan.h"
 #include "search/search.h"
 #include "setup/setup.h"
@@ -281,8 +282,9 @@ weft_status wefti_built_graph_of(const wefti_built *b, const weft_model_config *
                                  int64_t samples, weft_graph **out) {
     const weft_job_pairs *frozen = &b->job->train.frozen;
     weft_graph *graph;
-    weft_status status = weft_model_build(config, WEFT_USE_TRAIN, samples, context_of(b),
-                                          b->job->train.precision, &graph);
+    weft_status status = wefti_model_build_f8(config, WEFT_USE_TRAIN, samples, context_of(b),
+                                              b->job->train.precision,
+                                              b->job->train.products == WEFT_PRODUCTS_F8, &graph);
     if (status < 0) return status;
     for (int64_t i = 0; i < frozen->count && status >= 0; i++)
         status = weft_freeze(graph, frozen->items[i].key, !strcmp(frozen->items[i].value, "true"));

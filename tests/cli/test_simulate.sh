@@ -32,6 +32,20 @@ J
 expect 0 'does not fit' simulate job.yaml --devices 4 --mode semi --machine tiny.json
 expect 0 '"device_memory_bytes": 1000, "fits": false' simulate job.yaml --devices 4 --mode semi --machine tiny.json --json
 
+# --- products in 8 bits ---
+# Predicted, with the rate of the machine: faster on one that has it, slower where casts come on top; not trained.
+seconds_of() { # MACHINE PRODUCTS
+    expect 0 '"step_seconds"' simulate model.family=gpt2 model.layers=1 model.hidden=4096 model.heads=32 model.context=1024 \
+        model.vocab=512 train.batch=8 train.precision=bf16 "train.products=$2" --machine "$1" --devices 1 --json
+    sed 's/.*"step_seconds": \([0-9.e+-]*\),.*/\1/' out
+}
+wide=$(seconds_of h100-80g auto)
+less "$(seconds_of h100-80g f8)" "$(awk -v s="$wide" 'BEGIN { print 0.85 * s }')" || fail 'f8 on a machine that has it' out
+wide=$(seconds_of a100-80g auto)
+less "$wide" "$(seconds_of a100-80g f8)" || fail 'f8 on a machine that has it not' out
+head -c 9000 "$weft" >some.raw
+expect 1 'train.products|predictions|auto' train job.yaml model.vocab=256 data.path=some.raw data.format=raw train.products=f8
+
 # --- disturbances ---
 # shellcheck disable=SC2086
 expect 0 '"step_seconds"' simulate job.yaml $two --slow rank=3,x=4 --json

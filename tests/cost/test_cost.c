@@ -117,6 +117,44 @@ static void ops_are_corrected(void **state) {
     weft_graph_destroy(g);
 }
 
+static const weft_node *last_node(const weft_graph *g) {
+    return &g->root->nodes[g->root->node_count - 1];
+}
+
+/* x [16, 9] in bf16 times w [9, 16] in f32: casts take 144 elements each at 10 a second, which is
+ * longer than their bytes (288 and 576 to read, 144 to write) take at 50 a second. The product
+ * reads 288 bytes and writes 512, and takes 4608 operations. */
+static void casts_come_before_products_in_8_bits(void **state) {
+    (void)state;
+    wefti_machine_model m = {.device = device, .level_count = 1, .host_level = 0};
+    weft_graph *g;
+    wefti_cost cost;
+    m.device.units = (wefti_figure){0};
+    ASSERT_OK(weft_graph_create(&g));
+    const weft_value x = weft_input(g, "x", WEFT_DESC(WEFT_BF16, 16, 9));
+    const weft_value w = weft_param(g, "w", WEFT_DESC(WEFT_F32, 9, 16), (weft_init){0});
+    const double casts = 2 * (3 + 144 / 10.0);
+    for (int f8 = 0; f8 < 2; f8++) {
+        g->f8 = f8;
+        (void)weft_linear(g, x, w, WEFT_NO_VALUE, false);
+        ASSERT_OK(weft_graph_status(g));
+        const weft_node *n = last_node(g);
+        wefti_node_cost(n, &cost);
+        near_to(cost.flops, 4608);
+        assert_int_equal(wefti_node_arithmetic(n),
+                         f8 ? WEFTI_ARITHMETIC_F8 : WEFTI_ARITHMETIC_BF16);
+        /* At the rate of bf16, which stands in for f8, memory is slower than arithmetic. */
+        near_to(wefti_node_model_seconds(&m, n, &cost),
+                f8 ? casts + 3 + (288 + 512) / 50.0 : 3 + (288 + 576 + 512) / 50.0);
+    }
+    const weft_node *n = last_node(g);
+    m.device.peak_flops[WEFTI_ARITHMETIC_BF16].value = 200;
+    near_to(wefti_node_model_seconds(&m, n, &cost), casts + 3 + 4608 / 100.0);
+    m.device.peak_flops[WEFTI_ARITHMETIC_F8] = (wefti_figure){400, "t"};
+    near_to(wefti_node_model_seconds(&m, n, &cost), casts + 3 + 4608 / 200.0);
+    weft_graph_destroy(g);
+}
+
 static void products_have_sizes(void **state) {
     (void)state;
     weft_graph *g;
@@ -287,6 +325,7 @@ int main(void) {
         cmocka_unit_test(depth_and_alignment_count),
         cmocka_unit_test(curves_replace_the_peak),
         cmocka_unit_test(ops_are_corrected),
+        cmocka_unit_test(casts_come_before_products_in_8_bits),
         cmocka_unit_test(products_have_sizes),
         cmocka_unit_test(rings_and_trees),
         cmocka_unit_test(uplinks_are_shared_by_equal_groups),

@@ -7,7 +7,10 @@
  * n... may be several dimensions, such as [heads, head_dim]. So a projection to heads needs no
  * reshape, and heads can split it. `dims` is the number of trailing dimensions of dy that belong to
  * n. dw is f32 (f64 for f64), because it is a parameter gradient, summed over rows and
- * microbatches. The bias gradient is sum_to. */
+ * microbatches. The bias gradient is sum_to.
+ *
+ * `f8` 1: both operands are cast to 8 bits before the product (e4m3; gradients of results e5m2),
+ * with one scale for each. For predictions: no kernel does it (backend/narrow.c). */
 #include "ops/common.h"
 
 /* A matrix product of any rank, seen as rows x k times k x cols. */
@@ -116,18 +119,19 @@ static weft_status infer_grad_weight(const weft_node *n, weft_desc *out, int *ou
 static weft_status grad(wefti_grad *g, const weft_node *n) {
     weft_graph *b = wefti_grad_graph(g);
     weft_value dy = wefti_grad_of(g, n, 0);
-    wefti_attr transposed = WEFTI_I(transposed, wefti_attr_int(n, WEFTI_AT_transposed));
+    const wefti_attr transposed = WEFTI_I(transposed, wefti_attr_int(n, WEFTI_AT_transposed));
+    const wefti_attr f8 = WEFTI_I(f8, wefti_attr_int(n, WEFTI_AT_f8));
     if (wefti_grad_wanted(g, n, 0))
         wefti_grad_add_reduced(g, n, 0,
                                wefti_graph_add1(b, &weft_op_linear_grad_input, 2,
-                                                (weft_value[]){dy, wefti_grad_in(g, n, 1)}, 1,
-                                                &transposed));
+                                                (weft_value[]){dy, wefti_grad_in(g, n, 1)}, 2,
+                                                (wefti_attr[]){transposed, f8}));
     if (wefti_grad_wanted(g, n, 1))
         wefti_grad_add_reduced(
             g, n, 1,
-            wefti_graph_add1(b, &weft_op_linear_grad_weight, 2,
-                             (weft_value[]){wefti_grad_in(g, n, 0), dy}, 2,
-                             (wefti_attr[]){transposed, WEFTI_I(dims, wefti_in(n, 1)->rank - 1)}));
+            wefti_graph_add1(
+                b, &weft_op_linear_grad_weight, 2, (weft_value[]){wefti_grad_in(g, n, 0), dy}, 3,
+                (wefti_attr[]){transposed, WEFTI_I(dims, wefti_in(n, 1)->rank - 1), f8}));
     if (wefti_in(n, 2) && wefti_grad_wanted(g, n, 2))
         wefti_grad_add(g, n, 2, wefti_op_sum_to(b, dy, wefti_in(n, 2)));
     return WEFT_OK;
@@ -266,8 +270,9 @@ static const wefti_op_case cases_grad_weight[] = {
 
 /* ---- definitions ---- */
 
-static const wefti_attr attrs[] = {WEFTI_I(transposed, 0), {0}};
-static const wefti_attr attrs_grad_weight[] = {WEFTI_I(transposed, 0), WEFTI_I(dims, 1), {0}};
+static const wefti_attr attrs[] = {WEFTI_I(transposed, 0), WEFTI_I(f8, 0), {0}};
+static const wefti_attr attrs_grad_weight[] = {
+    WEFTI_I(transposed, 0), WEFTI_I(dims, 1), WEFTI_I(f8, 0), {0}};
 
 const weft_op_def weft_op_linear = {
     WEFTI_OP_NAME(linear), .min_inputs = 2,
@@ -309,6 +314,6 @@ const weft_op_def weft_op_linear_grad_weight = {
 
 weft_value weft_linear(weft_graph *g, weft_value x, weft_value weight, weft_value bias,
                        bool transposed) {
-    return wefti_graph_add1(g, &weft_op_linear, 3, (weft_value[]){x, weight, bias}, 1,
-                            (wefti_attr[]){WEFTI_I(transposed, transposed)});
+    return wefti_graph_add1(g, &weft_op_linear, 3, (weft_value[]){x, weight, bias}, 2,
+                            (wefti_attr[]){WEFTI_I(transposed, transposed), WEFTI_I(f8, g->f8)});
 }

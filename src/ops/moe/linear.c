@@ -96,9 +96,10 @@ static weft_value count_of(wefti_grad *g, const weft_node *n) {
 static weft_value add(wefti_grad *g, const weft_node *n, const weft_op_def *op, weft_value a,
                       weft_value b, bool transposed) {
     return wefti_graph_add1(
-        wefti_grad_graph(g), op, 3, (weft_value[]){a, b, count_of(g, n)}, 2,
+        wefti_grad_graph(g), op, 3, (weft_value[]){a, b, count_of(g, n)}, 3,
         (wefti_attr[]){WEFTI_I(transposed, transposed),
-                       WEFTI_I(first_row, wefti_attr_int(n, WEFTI_AT_first_row))});
+                       WEFTI_I(first_row, wefti_attr_int(n, WEFTI_AT_first_row)),
+                       WEFTI_I(f8, wefti_attr_int(n, WEFTI_AT_f8))});
 }
 
 static weft_status grad(wefti_grad *g, const weft_node *n) {
@@ -216,7 +217,8 @@ static weft_status reference_grad_weight(const weft_node *node, const wefti_rand
 
 /* ---- tables ---- */
 
-static const wefti_attr attrs[] = {WEFTI_I(transposed, 0), WEFTI_I(first_row, 0), {0}};
+static const wefti_attr attrs[] = {
+    WEFTI_I(transposed, 0), WEFTI_I(first_row, 0), WEFTI_I(f8, 0), {0}};
 
 static const wefti_op_case cases[] = {
     CASE(NULL, "f32[3,5,4]", "f32[3,4,7]", "i32[3]<7"),
@@ -277,6 +279,6 @@ const weft_op_def weft_op_moe_linear_grad_weight = {
 weft_value weft_moe_linear(weft_graph *g, weft_value x, weft_value weight, bool transposed,
                            const weft_routing *routing) {
     return wefti_graph_add1(g, &weft_op_moe_linear, 3,
-                            (weft_value[]){x, weight, routing ? routing->count : WEFT_NO_VALUE}, 1,
-                            (wefti_attr[]){WEFTI_I(transposed, transposed)});
+                            (weft_value[]){x, weight, routing ? routing->count : WEFT_NO_VALUE}, 2,
+                            (wefti_attr[]){WEFTI_I(transposed, transposed), WEFTI_I(f8, g->f8)});
 }
