@@ -235,8 +235,86 @@ static void bounds_hold_where_they_did_not(void **state) {
         }
 }
 
+/* ---- guesses ---- */
+
+enum { ORDERS = 8 };
+typedef struct orders {
+    wefti_joint_branch s;
+    wefti_degrees degrees[ORDERS];
+    double guess[ORDERS], seconds[ORDERS];
+    int count;
+} orders;
+
+static weft_status guess_and_walk(void *context, const wefti_degrees *d) {
+    orders *x = context;
+    wefti_joint_line_bound b;
+    weft_prediction *walked;
+    weft_plan *plan;
+    assert_true(x->count < ORDERS);
+    ASSERT_OK(wefti_joint_coarse_bound(&x->s, d, &b));
+    ASSERT_OK(wefti_joint_simulate(&x->s, d, &plan, &walked));
+    x->degrees[x->count] = *d;
+    x->guess[x->count] = wefti_joint_guess_stages(&x->s.j, d, &b.about);
+    x->seconds[x->count++] = walked->step_seconds;
+    weft_plan_destroy(plan);
+    weft_prediction_free(walked);
+    return WEFT_OK;
+}
+
+/* Of one split, guesses put schedules and chunks in the order of their simulated steps. A
+ * difference of less than a hundredth of the step does not count. */
+static void guesses_tell_schedules(void **state) {
+    (void)state;
+    joint_source source = {.dtype = WEFT_BF16,
+                           .config = {.family = WEFT_FAMILY_GPT2,
+                                      .layers = 16,
+                                      .hidden = 4096,
+                                      .heads = 32,
+                                      .context = 1024,
+                                      .vocab = 1024}};
+    wefti_joint_answer none = {0};
+    wefti_machine_model *machine;
+    weft_plan *settings;
+    ASSERT_OK(weft_model_complete(&source.config));
+    ASSERT_OK(wefti_model_find("hosts=1 gpus=4 gpu=a100-80g", &machine));
+    ASSERT_OK(weft_plan_create(4, &settings));
+    wefti_joint_problem p = {.source = {.context = &source,
+                                        .model = joint_find_model,
+                                        .config = &source.config,
+                                        .batch = 8},
+                             .settings = settings,
+                             .machine = machine,
+                             .fix = wefti_joint_free()};
+    ASSERT_OK(wefti_joint_fix_add("pp=4 microbatches=8", &p.fix));
+    orders x = {.s = {.j = {.problem = &p, .devices = 4}, .out = &none}};
+    ASSERT_OK(wefti_joint_begin(&x.s));
+    wefti_degrees d = wefti_degrees_none();
+    d.stages = 4, d.microbatches = 8;
+    ASSERT_OK(wefti_joint_orders(&x.s.j, &d, &(wefti_joint_visit){&x, guess_and_walk}));
+    assert_int_equal(x.count, 6); /* 1f1b, 2 to 4 chunks, zero bubble with 1 and 2 */
+    double least = INFINITY, found;
+    for (int i = 0; i < x.count; i++) {
+        least = wefti_smaller(least, x.guess[i]);
+        for (int k = 0; k < x.count; k++)
+            if (x.guess[i] < x.guess[k] && x.seconds[i] > 1.01 * x.seconds[k])
+                fail_msg(
+                    "schedule %d with %d chunks: guess %g, step %g; schedule %d with %d: %g, %g",
+                    (int)x.degrees[i].schedule, x.degrees[i].chunks, x.guess[i], x.seconds[i],
+                    (int)x.degrees[k].schedule, x.degrees[k].chunks, x.guess[k], x.seconds[k]);
+    }
+    wefti_joint_line_bound b;
+    ASSERT_OK(wefti_joint_coarse_bound(&x.s, &d, &b));
+    ASSERT_OK(wefti_joint_guess_least_stages(&x.s.j, &d, &b.about, &found));
+    assert_true(found == least);
+    wefti_joint_end(&x.s);
+    weft_plan_destroy(settings);
+    wefti_model_destroy(machine);
+    joint_source_free(&source);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(guesses_tell_schedules),
         cmocka_unit_test(bounds_hold_where_they_did_not),
         cmocka_unit_test(all_bounds_of_a_candidate_hold),
     };

@@ -126,9 +126,9 @@ double wefti_joint_guess_of(const wefti_joint_item *x);
 
 /* bound/coarse.c */
 /* Seconds of a step, about, for guesses: kernels and transfers on a stage, and how much longer the
- * transfers are likely to take. */
+ * transfers are likely to take. `send`: of a microbatch's values from one stage to another. */
 typedef struct wefti_joint_about {
-    double work, further;
+    double work, further, send;
 } wefti_joint_about;
 typedef struct wefti_joint_line_bound {
     bool legal;
@@ -173,11 +173,17 @@ wefti_degrees wefti_joint_in_usual_order(const wefti_degrees *degrees);
  * seconds of all microbatches on a stage. */
 double wefti_joint_guess_exposed(const wefti_joint_branch *s, const wefti_degrees *d, double work,
                                  int level);
-/* Seconds of the products of a step, and of its work, about. `products`, `work`:
- * without recomputation, and if all stages begin at once. */
+/* Seconds of the products of a step, about. `products`: without recomputation. */
 double wefti_joint_guess_products(const wefti_joint_branch *s, const wefti_degrees *d,
                                   double products);
-double wefti_joint_guess_work(const wefti_joint_branch *s, const wefti_degrees *d, double work);
+/* Seconds that a schedule adds to the work of a stage, about: where stages wait for each other, and
+ * where they wait for messages. */
+double wefti_joint_guess_stages(const wefti_joint *j, const wefti_degrees *d,
+                                const wefti_joint_about *about);
+/* The same with the schedule and chunks of the space that add least. */
+weft_status wefti_joint_guess_least_stages(const wefti_joint *j, const wefti_degrees *split,
+                                           const wefti_joint_about *about,
+                                           double *out) WEFT_CHECKED;
 
 /* bound/chain.c */
 /* Of a set with a line of its own, or with that of the usual order of its axes. */

@@ -51,7 +51,7 @@ static weft_status push(void *context, const wefti_degrees *d) {
         return WEFT_OK;
     const double work = b.about.work + b.about.further;
     wefti_joint_item x = {.degrees = *d, .bound = b.seconds, .bytes = b.bytes, .about = about};
-    x.guess = work + wefti_joint_guess_bubble(&s->j, d, work) +
+    x.guess = work + wefti_joint_guess_stages(&s->j, d, &b.about) +
               wefti_joint_guess_exposed(s, d, work, d->level);
     WEFT_TRY(WEFT_GROW(p->items, p->count, p->cap));
     p->items[p->count++] = x;
@@ -185,13 +185,14 @@ static wefti_joint_fix like(const wefti_degrees *d) {
 #define FOLLOWING                                                                                  \
     (BIT(SEQUENCE) | BIT(CHUNKS) | BIT(SCHEDULE) | BIT(LEVEL) | BIT(SHARD) | BIT(RECOMPUTE) |      \
      BIT(INNER))
-/* Dimensions that a neighbour decides otherwise. */
+/* Dimensions that a neighbour decides otherwise. What has fewer values comes first: a budget may
+ * end with the first ones. */
 static const unsigned steps[] = {
+    BIT(SEQUENCE),
     BIT(RECOMPUTE),
     BIT(LEVEL) | BIT(SHARD),
-    BIT(SCHEDULE) | BIT(CHUNKS),
-    BIT(SEQUENCE),
     BIT(INNER),
+    BIT(SCHEDULE) | BIT(CHUNKS),
     BIT(MICROBATCHES),
     BIT(MICROBATCHES) | FOLLOWING,
     BIT(DATA) | BIT(TENSOR) | FOLLOWING,

@@ -20,7 +20,7 @@ double wefti_joint_guess_of(const wefti_joint_item *x) {
                                    [WEFTI_JOINT_SPLIT] = WEFTI_GUESS_OF_SPLIT,
                                    [WEFTI_JOINT_DRAWN] = WEFTI_GUESS_OF_DRAWN,
                                    [WEFTI_JOINT_COARSE] = WEFTI_GUESS_OF_COARSE};
-    return x->guess * later[x->kind];
+    return x->guess * later[x->kind] * (x->tight ? WEFTI_GUESS_TIGHT : 1);
 }
 
 static double key_of(const wefti_joint_item *x, wefti_joint_order by) {

@@ -276,9 +276,6 @@ double wefti_joint_least_step(const wefti_joint *j, const wefti_degrees *degrees
 weft_status wefti_joint_cells_find(wefti_joint *j, const wefti_degrees *degrees,
                                    const weft_plan *plan, wefti_joint_cells *out) WEFT_CHECKED;
 
-/* guess/guess.c */
-double wefti_joint_guess_bubble(const wefti_joint *j, const wefti_degrees *degrees, double work);
-
 /* space.c */
 typedef struct wefti_joint_visit {
     void *context;
@@ -287,7 +284,10 @@ typedef struct wefti_joint_visit {
 /* Calls `visit` with the splits and microbatches of the space, with the least recomputation;
  * schedule, level and shard are open (SCHEDULE 1f1b, level 0). */
 weft_status wefti_joint_splits(const wefti_joint *j, const wefti_joint_visit *visit) WEFT_CHECKED;
-/* All schedules, levels and shards for one of these. */
+/* All schedules and chunks for one of these. */
+weft_status wefti_joint_orders(const wefti_joint *j, const wefti_degrees *split,
+                               const wefti_joint_visit *visit) WEFT_CHECKED;
+/* The same, each with all levels and shards. */
 weft_status wefti_joint_schedules(const wefti_joint *j, const wefti_degrees *split,
                                   const wefti_joint_visit *visit) WEFT_CHECKED;
 /* contradict.c: WEFT_E_ARG if the constraints leave no legal candidate. The message names one that

@@ -29,13 +29,15 @@ bool wefti_joint_is_large(const wefti_degrees *d) {
 
 /* The least guess of the levels that fit, or of those that may fit; infinite: of none, or it is
  * large. */
-static double guess_of_split(const wefti_joint_branch *s, const wefti_degrees *d,
-                             const wefti_joint_line_bound *b, wefti_joint_fitting fitting) {
+static weft_status guess_of_split(const wefti_joint_branch *s, const wefti_degrees *d,
+                                  const wefti_joint_line_bound *b, wefti_joint_fitting fitting,
+                                  double *out) {
     const double work = b->about.work + b->about.further;
-    const double bubble = wefti_joint_guess_bubble(&s->j, d, work);
     const int32_t fixed = s->j.problem->fix.value[WEFTI_JOINT_LEVEL];
-    double least = INFINITY;
-    if (wefti_joint_is_large(d) || fitting == WEFTI_JOINT_TOO_LARGE) return INFINITY;
+    double least = INFINITY, stages;
+    *out = INFINITY;
+    if (wefti_joint_is_large(d) || fitting == WEFTI_JOINT_TOO_LARGE) return WEFT_OK;
+    WEFT_TRY(wefti_joint_guess_least_stages(&s->j, d, &b->about, &stages));
     for (int level = 0; level <= 3; level++) {
         if (wefti_joint_fitting_of(s, b->guess_bytes[level]) > fitting ||
             (fixed >= 0 && fixed != level))
@@ -44,7 +46,8 @@ static double guess_of_split(const wefti_joint_branch *s, const wefti_degrees *d
         if (exposed < least) least = exposed;
     }
     /* Other orders of axes are seldom better. */
-    return (work + bubble + least) * (wefti_joint_outermost(d) ? 1 : WEFTI_GUESS_INNER);
+    *out = (work + stages + least) * (wefti_joint_outermost(d) ? 1 : WEFTI_GUESS_INNER);
+    return WEFT_OK;
 }
 
 weft_status wefti_joint_is_alike(wefti_joint_branch *s, const wefti_degrees *degrees, bool *out) {
@@ -86,17 +89,18 @@ static weft_status push_mode(wefti_joint_branch *s, const wefti_degrees *d, bool
     WEFT_TRY(wefti_joint_coarse_bound(s, d, &b));
     WEFT_TRY(wefti_joint_is_alike(s, d, &alike));
     const double about = wefti_joint_least_of_levels(s, &b);
-    const bool fits = b.bytes <= (double)s->j.limit, waits = spare || alike;
+    const bool fits = b.bytes <= (double)s->j.limit;
+    double guess = INFINITY;
     *out_fitting = fits ? wefti_joint_fitting_of(s, about) : WEFTI_JOINT_TOO_LARGE;
+    if (fits && !spare && !alike) WEFT_TRY(guess_of_split(s, d, &b, *out_fitting, &guess));
     if (fits)
-        return wefti_joint_push_item(
-            s,
-            (wefti_joint_item){.kind = WEFTI_JOINT_COARSE,
-                               .bound = b.seconds,
-                               .guess = waits ? INFINITY : guess_of_split(s, d, &b, *out_fitting),
-                               .about = about,
-                               .tight = *out_fitting == WEFTI_JOINT_TIGHT,
-                               .degrees = *d});
+        return wefti_joint_push_item(s,
+                                     (wefti_joint_item){.kind = WEFTI_JOINT_COARSE,
+                                                        .bound = b.seconds,
+                                                        .guess = guess,
+                                                        .about = about,
+                                                        .tight = *out_fitting == WEFTI_JOINT_TIGHT,
+                                                        .degrees = *d});
     note_large(s, d, b.bytes);
     return WEFT_OK;
 }

@@ -199,8 +199,8 @@ static weft_status visit_levels(const wefti_joint *j, wefti_degrees *d,
     return WEFT_OK;
 }
 
-static weft_status visit_chunks(const wefti_joint *j, wefti_degrees *d, int32_t chunks,
-                                const wefti_joint_visit *visit) {
+static weft_status visit_chunks_of(const wefti_joint *j, wefti_degrees *d, int32_t chunks,
+                                   const wefti_joint_visit *visit) {
     if (!admits(j, WEFTI_JOINT_CHUNKS, chunks)) return WEFT_OK;
     if (wefti_joint_calls(&j->shape) < (int64_t)d->stages * chunks) return WEFT_OK;
     if (wefti_schedule_check(d->schedule, d->stages, d->microbatches, chunks) < 0) {
@@ -208,14 +208,14 @@ static weft_status visit_chunks(const wefti_joint *j, wefti_degrees *d, int32_t 
         return WEFT_OK;
     }
     d->chunks = chunks;
-    return visit_levels(j, d, visit);
+    return visit->degrees(visit->context, d);
 }
 
-weft_status wefti_joint_schedules(const wefti_joint *j, const wefti_degrees *split,
-                                  const wefti_joint_visit *visit) {
+weft_status wefti_joint_orders(const wefti_joint *j, const wefti_degrees *split,
+                               const wefti_joint_visit *visit) {
     wefti_degrees d = *split;
     if (d.stages == 1)
-        return admits(j, WEFTI_JOINT_CHUNKS, 1) ? visit_levels(j, &d, visit) : WEFT_OK;
+        return admits(j, WEFTI_JOINT_CHUNKS, 1) ? visit->degrees(visit->context, &d) : WEFT_OK;
     /* gpipe takes as long as 1f1b, and more memory: only if it is asked for. */
     static const weft_schedule order[] = {WEFT_PIPELINE_1F1B, WEFT_PIPELINE_INTERLEAVED,
                                           WEFT_PIPELINE_ZERO_BUBBLE, WEFT_PIPELINE_GPIPE};
@@ -229,7 +229,24 @@ weft_status wefti_joint_schedules(const wefti_joint *j, const wefti_degrees *spl
                              : s == WEFT_PIPELINE_ZERO_BUBBLE ? 2
                                                               : 1;
         for (int32_t chunks = least; chunks <= most; chunks++)
-            WEFT_TRY(visit_chunks(j, &d, chunks, visit));
+            WEFT_TRY(visit_chunks_of(j, &d, chunks, visit));
     }
     return WEFT_OK;
+}
+
+typedef struct with_levels {
+    const wefti_joint *j;
+    const wefti_joint_visit *visit;
+} with_levels;
+
+static weft_status visit_levels_of(void *context, const wefti_degrees *order) {
+    const with_levels *x = context;
+    wefti_degrees d = *order;
+    return visit_levels(x->j, &d, x->visit);
+}
+
+weft_status wefti_joint_schedules(const wefti_joint *j, const wefti_degrees *split,
+                                  const wefti_joint_visit *visit) {
+    with_levels x = {j, visit};
+    return wefti_joint_orders(j, split, &(wefti_joint_visit){&x, visit_levels_of});
 }

@@ -549,11 +549,11 @@ weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees 
     wefti_joint_call *calls;
     WEFT_TRY(least_calls(s, d, samples / d->microbatches / copies, &out->about, &calls));
     const double passes = (double)d->microbatches * copies / d->stages;
-    out->about.work =
-        wefti_joint_guess_work(s, d, wefti_larger(products, passes * out->about.work));
+    out->about.work = wefti_larger(products, passes * out->about.work);
     out->about.further *= passes;
     const double boundary = base.boundary * samples / d->microbatches / copies / d->context /
                             (d->sequence ? d->tensor : 1);
+    if (d->stages > 1) out->about.send = wefti_joint_least_send(&s->j, d, boundary);
     if (calls) out->seconds = wefti_larger(out->seconds, least_step(s, d, calls, boundary));
     const double micro = samples / d->microbatches / copies;
     const wefti_joint_line divided = {.parameters = base.whole_parameters / d->tensor / d->expert,

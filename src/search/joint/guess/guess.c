@@ -64,12 +64,53 @@ double wefti_joint_guess_exposed(const wefti_joint_branch *s, const wefti_degree
            (level == 2 ? each * all * (m - 1) : 0);
 }
 
-double wefti_joint_guess_bubble(const wefti_joint *j, const wefti_degrees *d, double work) {
-    enum { CHUNKS = 4 }; /* with more of them, more messages make up for the shorter bubble */
-    const int32_t room = wefti_joint_calls(&j->shape) / d->stages;
-    const int32_t chunks = d->microbatches % d->stages ? 1 : room < CHUNKS ? room : CHUNKS;
+/* The part of a stage's microbatch that the stages behind it wait for, and that it waits for in
+ * turn. A pass has three kinds of products with the same FLOPs: forward, gradients of activations,
+ * and gradients of weights. Full recomputation adds the forward ones to the second kind. So each
+ * kind is a third of the work, or a quarter.
+ *
+ * gpipe and 1f1b: a stage begins when the ones before it have done a forward pass, and ends before
+ * their backward pass: the whole microbatch. Interleaved: the largest chunk of it, of whole blocks.
+ * Zero bubble: gradients of weights fill as much time, so what is left is F + B - W (Qi et al.,
+ * 2024, table 1). With two chunks it is F + B - 2 W, and the stages begin behind the forward pass
+ * of one chunk. */
+static double waited_for(const wefti_joint *j, const wefti_degrees *d) {
+    const double kind = d->recompute == WEFT_RECOMPUTE_FULL ? 1.0 / 4 : 1.0 / 3;
+    const double left = (1 - kind) - kind; /* F + B - W */
+    const double blocks = j->shape.middle < 0 ? j->shape.calls : j->shape.copies + 2;
+    const double largest = ceil(blocks / d->stages / d->chunks) * d->stages / blocks;
+    if (d->schedule == WEFT_PIPELINE_ZERO_BUBBLE)
+        return d->chunks == 1 ? left : left - kind + kind * largest;
+    return d->chunks == 1 ? 1 : largest;
+}
+
+/* A stage waits at once for each value and each gradient, of each chunk. */
+double wefti_joint_guess_stages(const wefti_joint *j, const wefti_degrees *d,
+                                const wefti_joint_about *about) {
+    const double work = about->work + about->further;
     if (d->stages == 1) return 0;
-    return work * (d->stages - 1) / d->microbatches / (chunks > 1 ? chunks : 1);
+    return work / d->microbatches * (d->stages - 1) * waited_for(j, d) +
+           2.0 * d->chunks * d->microbatches * about->send;
+}
+
+typedef struct least_stages {
+    const wefti_joint *j;
+    const wefti_joint_about *about;
+    double seconds;
+} least_stages;
+
+static weft_status take_order(void *context, const wefti_degrees *d) {
+    least_stages *x = context;
+    x->seconds = wefti_smaller(x->seconds, wefti_joint_guess_stages(x->j, d, x->about));
+    return WEFT_OK;
+}
+
+weft_status wefti_joint_guess_least_stages(const wefti_joint *j, const wefti_degrees *split,
+                                           const wefti_joint_about *about, double *out) {
+    least_stages x = {j, about, INFINITY};
+    const weft_status status = wefti_joint_orders(j, split, &(wefti_joint_visit){&x, take_order});
+    *out = x.seconds;
+    return status;
 }
 
 /* The head is not recomputed. */
@@ -78,17 +119,4 @@ double wefti_joint_guess_products(const wefti_joint_branch *s, const wefti_degre
     const double both = s->ideal_forward + s->ideal_backward;
     if (d->recompute != WEFT_RECOMPUTE_FULL || !(both > 0)) return products;
     return products * (1 + WEFTI_GUESS_RECOMPUTED * s->ideal_forward / both);
-}
-
-/* Stages begin behind a part of those before them. Of two alike chunks, that is half as much. */
-double wefti_joint_guess_work(const wefti_joint_branch *s, const wefti_degrees *d, double work) {
-    const int32_t *fixed = s->j.problem->fix.value;
-    const bool chunks = wefti_joint_calls(&s->j.shape) >= 2 * (int64_t)d->stages &&
-                        fixed[WEFTI_JOINT_CHUNKS] != 1 &&
-                        (fixed[WEFTI_JOINT_SCHEDULE] < 0 ||
-                         fixed[WEFTI_JOINT_SCHEDULE] == (int32_t)WEFT_PIPELINE_ZERO_BUBBLE);
-    const double part =
-        (chunks ? WEFTI_GUESS_CHUNK_DELAY : WEFTI_GUESS_STAGE_DELAY) / d->microbatches;
-    if (d->stages == 1 || d->microbatches % d->stages == 0) return work;
-    return work * wefti_larger(1, part * d->stages / (1 - pow(1 - part, d->stages)));
 }

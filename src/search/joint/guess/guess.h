@@ -21,13 +21,12 @@
 #define WEFTI_GUESS_LEVEL_2_CONTEXT    0.9     /* the same on split sequences                           : the same, with cp */
 #define WEFTI_GUESS_UPDATE_KERNELS     2       /* of each parameter: its gradient's norm, and its update  : small models that stages divide */
 #define WEFTI_GUESS_RECOMPUTED         0.9     /* of the forward pass: the head is not recomputed       : full recomputation comes too early or late */
-#define WEFTI_GUESS_STAGE_DELAY        0.2     /* of a microbatch's work: when the next stage begins    : microbatches that stages do not divide */
-#define WEFTI_GUESS_CHUNK_DELAY        0.125   /* the same with two chunks a stage                      : the same */
 #define WEFTI_GUESS_INNER              1.1     /* replicas that are not the outermost axis              : other orders of axes */
 #define WEFTI_GUESS_SHARD              1.05    /* states that only some replicas share                  : shards */
 #define WEFTI_GUESS_OF_SPLIT           1.06    /* a set known by its work turns out longer              : sets are opened too early or late */
 #define WEFTI_GUESS_OF_DRAWN           1.09    /* one known by its line                                 : the same */
 #define WEFTI_GUESS_OF_COARSE          1.12    /* one known by lines of two devices                     : the same */
+#define WEFTI_GUESS_TIGHT              1.06    /* one that may not fit                                    : walks of plans that do not fit */
 #define WEFTI_GUESS_KIND               0.2     /* for the first plan: for each step that is not known   : the first plan */
 #define WEFTI_GUESS_FAR                1.1     /* of the best step: longer guesses wait                 : a phase ends too early or late */
 #define WEFTI_GUESS_MISSING            0.5     /* of what a like split's guess lacked                   : corrections */
