@@ -122,13 +122,13 @@ weft_status wefti_struct_take(const char *what, const void *given, void *own) {
                  "%s.struct_bytes is %zu: begin with the defaults of the structure, or set it to "
                  "sizeof(%s)",
                  what, has, what);
+    memcpy(own, given, has < knows ? has : knows); /* a call that fails may need its world */
+    memcpy(own, &knows, sizeof knows);
     for (size_t at = knows; at < has; at++)
         WEFT_REQUIRE(!((const unsigned char *)given)[at], WEFT_E_NO_IMPL,
                      "%s has a member set that this library, which is older than the program, does "
                      "not have",
                      what);
-    memcpy(own, given, has < knows ? has : knows);
-    memcpy(own, &knows, sizeof knows);
     return WEFT_OK;
 }
 

@@ -63,9 +63,11 @@ static weft_status run(wefti_trained *m, weft_world *world, const weft_job *job,
 weft_status weft_eval_run(weft_world *world, const weft_job *job, const weft_eval_options *options,
                           weft_eval_result *out) {
     weft_eval_options own = weft_eval_defaults();
-    WEFT_TRY(wefti_struct_take("weft_eval_options", options, &own));
-    WEFT_REQUIRE(job && own.checkpoint && out, WEFT_E_ARG,
-                 "an evaluation needs a job, a checkpoint and a place for its result");
+    WEFT_TRY(wefti_fail_world(world, wefti_struct_take("weft_eval_options", options, &own)));
+    if (!job || !own.checkpoint || !out)
+        return wefti_fail_world(
+            world, WEFT_RAISE(WEFT_E_ARG, "an evaluation needs a job, a checkpoint and a place for "
+                                          "its result"));
     weft_eval_result result = {.devices = 0};
     wefti_trained *m = wefti_calloc(1, sizeof *m);
     if (!m) return wefti_fail_world(world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for an evaluation"));

@@ -214,9 +214,11 @@ static weft_status open_shared(files *f, weft_world *world, bool leads) {
 weft_status weft_infer_files_run(weft_world *world, const weft_job *job,
                                  const weft_infer_files *names, weft_infer_files_result *out) {
     weft_infer_files own = weft_infer_files_defaults();
-    WEFT_TRY(wefti_struct_take("weft_infer_files", names, &own));
-    WEFT_REQUIRE(own.checkpoint && own.input && own.output && out, WEFT_E_ARG,
-                 "outputs need a checkpoint, an input and an output file");
+    WEFT_TRY(wefti_fail_world(world, wefti_struct_take("weft_infer_files", names, &own)));
+    if (!own.checkpoint || !own.input || !own.output || !out)
+        return wefti_fail_world(
+            world,
+            WEFT_RAISE(WEFT_E_ARG, "outputs need a checkpoint, an input and an output file"));
     const bool leads = !world || weft_world_rank(world) == 0;
     files f = {.names = &own};
     weft_infer *infer = NULL;

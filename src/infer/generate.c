@@ -168,12 +168,16 @@ static weft_status open_parts(weft_generator *g, const char *checkpoint,
 
 weft_status weft_generator_open(const char *checkpoint, const weft_generator_options *options,
                                 weft_generator **out) {
-    weft_generator *g;
     weft_generator_options own = weft_generator_defaults();
-    WEFT_TRY(wefti_struct_take("weft_generator_options", options, &own));
-    WEFT_REQUIRE(checkpoint && out, WEFT_E_ARG, "a generator needs a checkpoint");
-    WEFT_NEW(g, weft_generator);
-    weft_status status = wefti_party_tell(&g->party, open_parts(g, checkpoint, &own));
+    weft_status status = wefti_struct_take("weft_generator_options", options, &own);
+    WEFT_TRY(wefti_fail_world(own.world, status));
+    if (!checkpoint || !out)
+        return wefti_fail_world(own.world,
+                                WEFT_RAISE(WEFT_E_ARG, "a generator needs a checkpoint"));
+    weft_generator *g = wefti_calloc(1, sizeof *g);
+    if (!g)
+        return wefti_fail_world(own.world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a generator"));
+    status = wefti_party_tell(&g->party, open_parts(g, checkpoint, &own));
     if (status < 0) {
         weft_generator_close(g);
         return status;

@@ -68,9 +68,11 @@ static weft_status open_parts(weft_infer *f, const weft_job *job, const weft_inf
 weft_status weft_infer_open(weft_world *world, const weft_job *job,
                             const weft_infer_options *options, weft_infer **out) {
     weft_infer_options own = weft_infer_defaults();
-    WEFT_TRY(wefti_struct_take("weft_infer_options", options, &own));
-    WEFT_REQUIRE(own.checkpoint && out, WEFT_E_ARG,
-                 "a model in use needs a checkpoint or an exported folder");
+    WEFT_TRY(wefti_fail_world(world, wefti_struct_take("weft_infer_options", options, &own)));
+    if (!own.checkpoint || !out)
+        return wefti_fail_world(
+            world,
+            WEFT_RAISE(WEFT_E_ARG, "a model in use needs a checkpoint or an exported folder"));
     weft_infer *f = wefti_calloc(1, sizeof *f);
     if (!f) return wefti_fail_world(world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a model"));
     f->world = world;

@@ -32,6 +32,23 @@ static weft_status has_file(const char *directory, const char *name, bool *out) 
     return WEFT_OK;
 }
 
+/* A step of weft_session_save has the tensors of a program's own graph, and no config.json. Closes
+ * the checkpoint if it fails. */
+static weft_status check_described(wefti_checkpoint **c) {
+    bool described = false;
+    const char *path = wefti_checkpoint_path(*c);
+    weft_status status = has_file(path, "config.json", &described);
+    if (status >= 0 && !described)
+        status = WEFT_RAISE(WEFT_E_NOT_FOUND,
+                            "%s has no config.json, so it does not say which model it holds: a "
+                            "program wrote it, not `weft train`",
+                            path);
+    if (status >= 0) return status;
+    wefti_checkpoint_close(*c);
+    *c = NULL;
+    return status;
+}
+
 /* A directory with a config.json is used as it is; of a run's directory, the newest good step.
  * verify: check all checksums of a step. out_note (may be NULL): which steps were passed over and
  * why, NULL for none; wefti_free it. */
@@ -67,6 +84,7 @@ static weft_status resolve(const char *directory, bool verify, char **out, char 
             wefti_free(note);
         WEFT_TRY(status);
         path = wefti_checkpoint_path(c);
+        if (!described) WEFT_TRY(check_described(&c));
     }
     char *copy = wefti_strdup(path);
     wefti_checkpoint_close(c);

@@ -19,21 +19,6 @@ static weft_status take_key(const char *const *overrides, int count) {
     return WEFT_OK;
 }
 
-/* A rank's folder of a sliced run has steps, as the run's directory has. */
-static weft_status refuse_part(const char *path, const wefti_checkpoint *c) {
-    char *step = NULL;
-    bool of_ranks = false;
-    if (!wefti_checkpoint_sliced(c)) return WEFT_OK;
-    WEFT_TRY(wefti_run_step_path(path, wefti_checkpoint_meta_of(c)->step, &step, &of_ranks));
-    wefti_free(step);
-    const char *slash = strrchr(path, '/');
-    WEFT_REQUIRE(of_ranks, WEFT_E_ARG,
-                 "%s holds the slices of one rank: the run continues from all of them, as `weft "
-                 "train %.*s`",
-                 path, slash ? (int)(slash - path) : 1, slash ? path : ".");
-    return WEFT_OK;
-}
-
 /* The job in the manifest of the newest step. The run may have moved since: its directory is the
  * one given. */
 static weft_status load_job_of(const wefti_checkpoint *c, const char *path,
@@ -64,9 +49,9 @@ static weft_status load_run(const char *path, const char *const *overrides, int 
                             weft_job **out) {
     wefti_checkpoint *c = NULL;
     WEFT_TRY(take_key(overrides, count));
+    WEFT_TRY(wefti_run_refuse_part(path));
     WEFT_TRY(wefti_checkpoint_open_unread(path, INT64_MAX, &c, NULL));
-    weft_status status = refuse_part(path, c);
-    if (status >= 0) status = load_job_of(c, path, overrides, count, out);
+    weft_status status = load_job_of(c, path, overrides, count, out);
     wefti_checkpoint_close(c);
     return status;
 }

@@ -277,10 +277,12 @@ static weft_status check_splits(weft_graph *graph, const weft_session_options *o
 /* `strict`: of a program. Refuses splits that match nothing, and mends its world. */
 static weft_status create(weft_graph *graph, const weft_session_options *options, bool strict,
                           weft_session **out) {
-    WEFT_REQUIRE(graph && out, WEFT_E_ARG, "a session needs a graph");
     weft_session_options own = weft_session_defaults();
-    WEFT_TRY(wefti_struct_take("weft_session_options", options, &own));
+    const weft_status taken = wefti_struct_take("weft_session_options", options, &own);
     options = &own;
+    WEFT_TRY(wefti_fail_world(options->world, taken));
+    if (!graph || !out)
+        return wefti_fail_world(options->world, WEFT_RAISE(WEFT_E_ARG, "a session needs a graph"));
     weft_session *s = wefti_calloc(1, sizeof *s);
     if (!s)
         return wefti_fail_world(options->world,

@@ -40,6 +40,12 @@ expect 0 '' generate run --prompt weft --tokens 3
 "$weft" generate whole --prompt weft --tokens 8 >a 2>/dev/null || fail 'no text'
 "$weft" generate run --prompt weft --tokens 8 >b 2>/dev/null || fail 'no text of slices'
 cmp a b || fail 'another text'
+# a rank's folder is no run: nothing may be written beside its slices
+for words in 'job.yaml checkpoint.dir=run/rank_0' 'job.yaml checkpoint.dir=run/rank_2/ checkpoint.sliced=true' run/rank_1; do
+    # shellcheck disable=SC2086
+    expect 1 'run/rank_' train $words train.steps=13
+done
+find run | grep 13 && fail "a step beside a rank's slices"
 
 # --- lost and damaged folders: ranks {0, 2} and {1, 3} hold the same ---
 "$weft" checkpoint reshard run --to plan3.json --list 1 >list 2>&1 || fail 'no list' list
@@ -131,7 +137,7 @@ expect 0 'step-000000000002|good' checkpoint verify first
 cp -r run goes_on
 "$weft" launch -n 4 --no-logs -- "$weft" train goes_on/ train.steps=13 >log 2>&1 || fail 'a sliced run does not continue' log
 expect 0 'steps        6 12 13' checkpoint inspect goes_on
-expect 1 'one rank|train goes_on`' train goes_on/rank_2
+expect 1 'goes_on/rank_2' train goes_on/rank_2
 
 # --- on with it: one process saves whole steps into the same directory ---
 "$weft" train job.yaml --devices 4 "$mesh" "$split" checkpoint.dir=run checkpoint.keep=1 train.steps=13 >log 2>&1 ||

@@ -240,12 +240,40 @@ static void a_failure_of_one_rank_is_told(void **state) {
     assert_rank_fails(&ranks[1], 1, WEFT_E_NOT_FOUND, "nothere.json");
 }
 
+/* What one rank's call lacks, or has too much of, is no wait for the others. */
+static weft_status open_nothing(void *context, weft_world *world) {
+    const int lacks = *(const int *)context;
+    weft_generator *g = NULL;
+    struct {
+        weft_generator_options known;
+        char later[8]; /* a member of a later version, which is set */
+    } o = {WEFT_STRUCT(weft_generator_options, .world = world), {lacks == 2}};
+    if (lacks == 2) o.known.struct_bytes = sizeof o;
+    TRY(weft_generator_open(lacks == 1 ? NULL : in_root("refused"), &o.known, &g));
+    weft_generator_close(g);
+    return WEFT_OK;
+}
+
+static void wrong_calls_of_one_rank_are_told(void **state) {
+    (void)state;
+    (void)model_of(WEFT_FAMILY_GPT2, "refused");
+    for (int lacks = 1; lacks <= 2; lacks++) {
+        const weft_status expected = lacks == 1 ? WEFT_E_ARG : WEFT_E_NO_IMPL;
+        int two[2] = {0, lacks};
+        rank_of_world ranks[2];
+        run_world(2, open_nothing, two, sizeof *two, ranks);
+        assert_int_equal(ranks[0].status, WEFT_E_PEER); /* it names the rank, and its error */
+        assert_int_equal(ranks[1].status, expected);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_split_writes_the_texts_of_one_device),
         cmocka_unit_test(caches_are_divided),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(a_failure_of_one_rank_is_told),
+        cmocka_unit_test(wrong_calls_of_one_rank_are_told),
     };
     return cmocka_run_group_tests(tests, data_setup, data_teardown);
 }

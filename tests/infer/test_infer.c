@@ -452,6 +452,76 @@ static void what_does_not_fit_is_refused(void **state) {
     trial_end(t);
 }
 
+/* ---- one rank's wrong calls ---- */
+
+typedef enum call { EVALUATES, OPENS, READS_FILES, CALLS } call;
+typedef enum fault { NO_FAULT, NO_CHECKPOINT, LATER_MEMBER } fault;
+
+typedef struct caller {
+    call call;
+    fault fault;
+    const char *checkpoint;
+    const weft_job *job;
+} caller;
+
+/* Options as of a program that is newer than the library, and has set a member that only it has. */
+#define CALLED_WITH(type, c, ...)                                                                  \
+    struct {                                                                                       \
+        type known;                                                                                \
+        char later[8];                                                                             \
+    } o = {WEFT_STRUCT(type, .checkpoint = (c)->fault == NO_CHECKPOINT ? NULL : (c)->checkpoint,   \
+                       __VA_ARGS__),                                                               \
+           {(c)->fault == LATER_MEMBER}};                                                          \
+    if ((c)->fault == LATER_MEMBER) o.known.struct_bytes = sizeof o
+
+static weft_status evaluate_wrongly(const caller *c, weft_world *world) {
+    weft_eval_result result;
+    CALLED_WITH(weft_eval_options, c, .data = NULL);
+    return weft_eval_run(world, c->job, &o.known, &result);
+}
+
+static weft_status open_wrongly(const caller *c, weft_world *world) {
+    weft_infer *model = NULL;
+    CALLED_WITH(weft_infer_options, c, .batch = 1);
+    const weft_status status = weft_infer_open(world, c->job, &o.known, &model);
+    weft_infer_close(model);
+    return status;
+}
+
+static weft_status read_files_wrongly(const caller *c, weft_world *world) {
+    weft_infer_files_result result;
+    CALLED_WITH(weft_infer_files, c, .input = in_root("nothere.npy"), .output = in_root("out.npy"));
+    return weft_infer_files_run(world, c->job, &o.known, &result);
+}
+
+static weft_status call_wrongly(void *context, weft_world *world) {
+    static weft_status (*const calls[CALLS])(const caller *, weft_world *) = {
+        [EVALUATES] = evaluate_wrongly, [OPENS] = open_wrongly, [READS_FILES] = read_files_wrongly};
+    const caller *c = context;
+    return calls[c->call](c, world);
+}
+
+/* Rank 0 is the one that calls wrongly, so that the other waits for what rank 0 reads. */
+static void wrong_calls_of_one_rank_are_told(void **state) {
+    (void)state;
+    const family *f = &families[0];
+    record run = {.first = 0};
+    char checkpoint[600];
+    (void)snprintf(checkpoint, sizeof checkpoint, "%s", train(f, &run));
+    weft_job *job = job_on(f, NULL);
+    for (int i = 0; i < 2 * CALLS; i++) {
+        const fault wrong = i < CALLS ? NO_CHECKPOINT : LATER_MEMBER;
+        const call made = (call)(i % CALLS);
+        caller two[2] = {{made, wrong, checkpoint, job}, {made, NO_FAULT, checkpoint, job}};
+        rank_of_world ranks[2];
+        run_world(2, call_wrongly, two, sizeof *two, ranks);
+        assert_int_equal(ranks[0].status, wrong == NO_CHECKPOINT ? WEFT_E_ARG : WEFT_E_NO_IMPL);
+        assert_int_equal(ranks[1].status, WEFT_E_PEER); /* it names rank 0, and its error */
+    }
+    weft_job_free(job);
+    ASSERT_OK(wefti_remove_tree(in_root(f->name)));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_split_has_the_logits_of_one_device),
@@ -460,6 +530,7 @@ int main(void) {
         cmocka_unit_test(opening_without_memory),
         cmocka_unit_test(files_of_tokens_and_images),
         cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(wrong_calls_of_one_rank_are_told),
     };
     return cmocka_run_group_tests(tests, data_setup, data_teardown);
 }

@@ -45,6 +45,14 @@ launch 2 ./checkpoint_c whole 12
 launch 2 ./checkpoint_c run 7
 launch 2 ./checkpoint_c run 12
 equal whole run
+# The steps of a program have no model that weft knows, and stay as they are.
+for words in 'train run' 'train data.path=checkpoint.c checkpoint.dir=run train.steps=13' 'generate run --prompt x' \
+    'train data.path=checkpoint.c model.from=run'; do
+    # shellcheck disable=SC2086
+    "$weft" $words >out 2>&1 && fail "weft $words takes the steps of a program" out
+    grep -q 'weft train`' out || fail "weft $words" out
+done
+equal whole run
 "$weft" checkpoint reshard run sharded --format hf >out 2>&1 || fail 'reshard' out
 
 # ---- each rank writes files of its own ----

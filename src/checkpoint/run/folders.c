@@ -111,3 +111,31 @@ weft_status wefti_run_manifest(const char *dir, int64_t step, wefti_step_files *
                  (long long)out->manifest->meta.step);
     return WEFT_OK;
 }
+
+/* Whether the folder of a step has the slices of one rank. Damage is for those who read the step.
+ */
+static bool has_slices(const char *dir, int64_t step, bool *out_readable) {
+    wefti_step_files files = {0};
+    char *path = NULL;
+    weft_status status = wefti_step_path(dir, WEFTI_STEP_COMMITTED, step, &path);
+    if (status >= 0) status = wefti_step_files_manifest(&files, path);
+    wefti_free(path);
+    *out_readable = status >= 0;
+    if (status < 0) wefti_error_clear();
+    const bool sliced = status >= 0 && files.manifest->sliced.ranks > 0;
+    wefti_step_files_close(&files);
+    return sliced;
+}
+
+weft_status wefti_run_refuse_part(const char *dir) {
+    int64_t *steps = NULL, count = 0;
+    bool sliced = false, readable = false;
+    WEFT_TRY(wefti_step_list(dir, WEFTI_STEP_COMMITTED, &steps, &count));
+    while (count > 0 && !readable) sliced = has_slices(dir, steps[--count], &readable);
+    wefti_free(steps);
+    WEFT_REQUIRE(!sliced, WEFT_E_ARG,
+                 "%s holds the slices of one rank: name the run's directory, which has the folders "
+                 "of all ranks",
+                 dir);
+    return WEFT_OK;
+}

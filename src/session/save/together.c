@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "checkpoint/run/run.h"
 #include "session/save/parts.h"
 
 /* ---- beginning ---- */
@@ -23,8 +24,9 @@ weft_status wefti_saver_broadcast(wefti_saver *v, weft_status status, void *data
 
 weft_status wefti_saver_lock(wefti_saver *v) {
     if (!v->dir[0] || wefti_saver_follows(v)) return WEFT_OK;
-    return v->lock ? wefti_checkpoint_lock_keep(v->dir, &v->lock)
-                   : wefti_checkpoint_lock_open(v->dir, &v->lock);
+    if (v->lock) return wefti_checkpoint_lock_keep(v->dir, &v->lock);
+    WEFT_TRY(wefti_run_refuse_part(v->dir));
+    return wefti_checkpoint_lock_open(v->dir, &v->lock);
 }
 
 static weft_status begin_write(wefti_saver *v, wefti_checkpoint_duty duty) {

@@ -61,13 +61,23 @@ static weft_status check_data(wefti_training *t, const wefti_checkpoint *c) {
     return WEFT_OK;
 }
 
-static weft_status check_restored(wefti_training *t, const wefti_checkpoint *c, progress *out) {
+static weft_status check_same(wefti_training *t, const wefti_checkpoint *c) {
     const wefti_checkpoint_meta *meta = wefti_checkpoint_meta_of(c);
     WEFT_TRY(compare(t, c));
     WEFT_REQUIRE(meta->seed == t->built->job->train.seed, WEFT_E_ARG,
                  "%s was trained with train.seed %llu, not %llu: the same samples would not follow",
                  wefti_checkpoint_path(c), (unsigned long long)meta->seed,
                  (unsigned long long)t->built->job->train.seed);
+    return WEFT_OK;
+}
+
+static weft_status check_restored(wefti_training *t, const wefti_checkpoint *c, progress *out) {
+    const wefti_checkpoint_meta *meta = wefti_checkpoint_meta_of(c);
+    const weft_status same = check_same(t, c);
+    if (same < 0 && !wefti_checkpoint_value(&meta->notes, "job"))
+        (void)wefti_prefix(same, "a program wrote the steps in %s, not `weft train`",
+                           t->built->job->checkpoint.dir);
+    WEFT_TRY(same);
     WEFT_TRY(check_data(t, c));
     *out = (progress){meta->step, meta->data_position, t->result->final_loss, t->progress.ratings};
     WEFT_TRY(wefti_training_read_ratings(t, meta, &out->ratings));
