@@ -1,11 +1,11 @@
 /* The network of the explorer of recovery (test_recovery.c), and what ranks do. The machines are
- * those of launch/recovery. */
+ * those of recovery. */
 #ifndef WEFT_TEST_RECOVERY_RANKS_H
 #define WEFT_TEST_RECOVERY_RANKS_H
 
 #include "seen.h"
 
-#include "launch/recovery/recovery.h"
+#include "recovery/recovery.h"
 
 enum { RANKS_MOST = 4, QUEUE = 12, WORLD = RANKS_MOST /* as a sender or receiver */ };
 enum { EPOCH = 100 }; /* more generations than one scheduler begins */

@@ -1,5 +1,5 @@
 /* The protocol of recovery, explored: every order of events of a few ranks, and a rank, or the
- * scheduler, that dies at every point of each. The machines are those of launch/recovery; here are
+ * scheduler, that dies at every point of each. The machines are those of recovery; here are
  * their network, their steps, and what must hold. In an elastic world the seat of a dead process
  * may be given up at any time, and processes come that were not there; then seats change their
  * numbers.

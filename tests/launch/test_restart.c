@@ -3,7 +3,7 @@
 #include "support.h"
 
 #include "control_cases.h"
-#include "launch/recovery/restart.h"
+#include "recovery/restart.h"
 
 #define SECOND ((int64_t)1000000000)
 

@@ -1,5 +1,5 @@
 /* Schedulers of one job that follow each other, or live side by side on a network that may be cut:
- * which of them may go on with it. The vote is that of launch/recovery; schedulers and ranks are
+ * which of them may go on with it. The vote is that of recovery; schedulers and ranks are
  * here, with messages in their order over connections that may break, and what was on its way over
  * these is lost. Every order of events is followed.
  *

@@ -4,7 +4,7 @@
 
 #include "seen.h"
 
-#include "launch/recovery/recovery.h"
+#include "recovery/recovery.h"
 
 enum { RANKS_MOST = 4, PROCESSES = RANKS_MOST + 1, ADDRESSES = 2, QUEUE = 8, WORLDS = 24 };
 enum { NOBODY = -1, EPOCH = 16 /* more generations than one scheduler begins */ };

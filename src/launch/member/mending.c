@@ -1,4 +1,4 @@
-/* A member of a world that is mended: docs/design/recovery.md. launch/recovery decides what a rank
+/* A member of a world that is mended: docs/design/recovery.md. recovery decides what a rank
  * does; this file says and hears it. */
 #include <stdio.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "launch/member/caller.h"
-#include "launch/recovery/recovery.h"
+#include "recovery/recovery.h"
 
 typedef enum wefti_member_state {                       /* rows of the table */
                                   WEFTI_MEMBER_JOINING, /* no rank yet */

@@ -1,7 +1,7 @@
 /* Ranks of a world that can be mended come back to a scheduler that knows nothing of it: the one
  * before has died. All that this one must know comes with them (JOIN, HOSTS, ARM), and launchers
  * say which processes have ended. The world that counts is the last one that was whole, whatever
- * its size (regain.c). launch/recovery decides what becomes of it.
+ * its size (regain.c). recovery decides what becomes of it.
  *
  * Two schedulers must never both go on with one world, on two sides of a network that is cut. So
  * this one begins only with more than half of the ranks, or with half of them and rank 0. Ranks

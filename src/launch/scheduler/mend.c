@@ -1,4 +1,4 @@
-/* Worlds that go on after a death. launch/recovery decides: this file carries its decisions out.
+/* Worlds that go on after a death. recovery decides: this file carries its decisions out.
  *
  * All ranks have said that they can be mended, and the user has allowed restarts. Then a death
  * breaks the world (HALT), and its seat is empty until another process takes it (newcomer.c).

@@ -1,6 +1,6 @@
 /* Elastic worlds: a world that has lost processes for good goes on with the ranks that are left.
  * They keep their order, and get new numbers. If a process comes later for a seat that was given
- * up, it gets a seat at the end. launch/recovery moves the seats; this file moves what the
+ * up, it gets a seat at the end. recovery moves the seats; this file moves what the
  * scheduler keeps of them. Launchers know a process by the rank that it was started with. */
 #include <stdio.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 #include "base/text.h"
-#include "launch/recovery/recovery.h"
+#include "recovery/recovery.h"
 #include "launch/scheduler/scheduler.h"
 #include "launch/wire/wire.h"
 #include "launch/socket.h"

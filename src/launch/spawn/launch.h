@@ -12,7 +12,7 @@
 #include "launch/env/env.h"
 #include "launch/spawn/logs.h"
 #include "launch/member/member.h"
-#include "launch/recovery/recovery.h"
+#include "recovery/recovery.h"
 #include "launch/scheduler/scheduler.h"
 #include "launch/spawn/spawn.h"
 #include "weft/launch.h"

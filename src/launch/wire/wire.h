@@ -15,7 +15,7 @@
 #include "base/text.h"
 #include "comm/position.h"
 #include "comm/world.h"
-#include "launch/recovery/recovery.h"
+#include "recovery/recovery.h"
 #include "launch/wire/frame.h"
 #include "launch/wire/tls.h"
 #include "weft/launch.h"

@@ -1,7 +1,7 @@
 /* The scheduler's side: which step a broken world goes on with, and who gives its states to whom.
  */
 #include "base/status.h"
-#include "launch/recovery/recovery.h"
+#include "recovery/recovery.h"
 
 void wefti_mending_begin(wefti_mending *w, int32_t size, wefti_seat *seats, wefti_holders holders,
                          int64_t generation) {

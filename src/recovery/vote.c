@@ -1,4 +1,4 @@
-#include "launch/recovery/vote.h"
+#include "recovery/vote.h"
 
 bool wefti_is_majority(int32_t here, bool has_first, int32_t size) {
     return 2 * here > size || (2 * here == size && has_first);

@@ -5,8 +5,8 @@
  *
  * A process that was lost after a steady run is replaced at once. One that keeps failing at its
  * start is replaced after pauses that double: else it would use up all restarts within a second. */
-#ifndef WEFTI_LAUNCH_RESTART_H
-#define WEFTI_LAUNCH_RESTART_H
+#ifndef WEFTI_RESTART_H
+#define WEFTI_RESTART_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* Pauses between the starts of one rank, and how many a job may have: see restart.h. */
-#include "launch/recovery/restart.h"
+#include "recovery/restart.h"
 
 #include <string.h>
 

@@ -12,14 +12,14 @@
  * there get seats at the end. Then the seats have other numbers than in the world that was whole
  * last. Each process gives what it has of the state by its number there; sources have no meaning.
  */
-#ifndef WEFTI_LAUNCH_RECOVERY_H
-#define WEFTI_LAUNCH_RECOVERY_H
+#ifndef WEFTI_RECOVERY_H
+#define WEFTI_RECOVERY_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "launch/recovery/restart.h"
-#include "launch/recovery/vote.h"
+#include "recovery/restart.h"
+#include "recovery/vote.h"
 #include "weft/status.h"
 
 /* Where the state of a seat comes from: a rank, or one of these. */

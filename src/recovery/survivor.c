@@ -1,5 +1,5 @@
 /* A rank of a world that can be mended. */
-#include "launch/recovery/recovery.h"
+#include "recovery/recovery.h"
 
 wefti_survivor wefti_survivor_begin(int64_t step, int64_t generation, bool wards) {
     return (wefti_survivor){.phase = WEFTI_SURVIVOR_STEPPING,

@@ -5,8 +5,8 @@
  *
  * The world that counts is the last one that was whole. Whoever has more than half of its ranks, or
  * half of them with rank 0, has the job: of two schedulers at most one. */
-#ifndef WEFTI_LAUNCH_VOTE_H
-#define WEFTI_LAUNCH_VOTE_H
+#ifndef WEFTI_VOTE_H
+#define WEFTI_VOTE_H
 
 #include <stdbool.h>
 #include <stdint.h>
