@@ -67,11 +67,12 @@ static void decode(const wefti_frame *frame) {
     }
     wefti_halt halt;
     if (wefti_halt_decode(frame, &halt) >= 0) require(halt.generation > 0 && halt.failed >= 0);
-    wefti_standing_message stands;
-    int32_t *holds, count;
-    if (wefti_standing_decode(frame, 3, &stands, &holds, &count) >= 0) {
-        for (int32_t i = 0; i < count; i++) require(holds[i] >= 0 && holds[i] < 3);
-        require(stands.step >= 0 || (!stands.ready && count == 0));
+    wefti_stand stands;
+    uint64_t stood_in;
+    int32_t *holds;
+    if (wefti_standing_decode(frame, 3, &stood_in, &stands, &holds) >= 0) {
+        for (int32_t i = 0; i < stands.holds_count; i++) require(holds[i] >= 0 && holds[i] < 3);
+        require(stands.step >= 0 || (!stands.ready && stands.holds_count == 0));
         wefti_free(holds);
     }
     wefti_mend_message mend;

@@ -4,6 +4,7 @@
 #define WEFTI_WORLD_H
 
 #include "comm/comm.h"
+#include "recovery/recovery.h"
 #include "weft/world.h"
 
 typedef struct wefti_collectives
@@ -34,21 +35,11 @@ typedef struct wefti_call_records {
 
 /* --- mending: the world goes on after one of its processes has died (docs/design/recovery.md) */
 
-/* Where a rank stands when its world is broken. */
-typedef struct wefti_stand {
-    int64_t step;         /* committed steps in its state; -1: it has no state */
-    bool ready;           /* it has the reduced gradients of the next step */
-    const int32_t *holds; /* other ranks whose state this rank has as well: its replicas, and the
-                             ward of which it has an up-to-date copy; borrowed */
-    int32_t holds_count;
-} wefti_stand;
-
-/* What to do then, in this order: read, update or forget; give and take states; say whole. */
+/* What a rank hears when all have told where they stand. Each comes to the target by itself, gives
+ * and takes states, and says that it is whole. */
 typedef struct wefti_mend {
     uint64_t generation;   /* of the mended world */
     int64_t target;        /* committed steps in everybody's state afterwards */
-    bool update;           /* the own state is one step behind: update with the gradients */
-    bool forget;           /* drop the reduced gradients: the step is made again */
     bool from_disk;        /* all read the last checkpoint, or begin; the target follows from it */
     const int32_t *source; /* [size] the rank that gives the state of seat r; -1: r has it; -2: the
                               disk; -3: resized, and r has none. Until the next mend */

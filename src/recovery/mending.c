@@ -3,10 +3,8 @@
 #include "base/status.h"
 #include "recovery/recovery.h"
 
-void wefti_mending_begin(wefti_mending *w, int32_t size, wefti_seat *seats, wefti_holders holders,
-                         int64_t generation) {
-    *w = (wefti_mending){
-        .generation = generation, .size = size, .whole = size, .seats = seats, .holders = holders};
+void wefti_mending_begin(wefti_mending *w, int32_t size, wefti_seat *seats, int64_t generation) {
+    *w = (wefti_mending){.generation = generation, .size = size, .whole = size, .seats = seats};
     for (int32_t i = 0; i < size; i++)
         seats[i] = (wefti_seat){.filled = true, .source = WEFTI_SOURCE_OWN, .was = i};
 }
@@ -16,19 +14,20 @@ static unsigned halt(wefti_mending *w) {
     w->phase = WEFTI_MENDING_COUNTING;
     if (w->generation < w->least) w->generation = w->least;
     w->generation++;
-    for (int32_t i = 0; i < w->size; i++) w->seats[i].stood = w->seats[i].whole = false;
+    for (int32_t i = 0; i < w->size; i++) {
+        w->seats[i].stood = w->seats[i].whole = false;
+        w->seats[i].at = (wefti_stand){.step = -1};
+    }
     return WEFTI_MENDING_HALT;
 }
 
-void wefti_mending_gather(wefti_mending *w, int32_t size, wefti_seat *seats, wefti_holders holders,
-                          int64_t least) {
+void wefti_mending_gather(wefti_mending *w, int32_t size, wefti_seat *seats, int64_t least) {
     *w = (wefti_mending){.phase = WEFTI_MENDING_GATHERING,
                          .least = least,
                          .generation = -1,
                          .size = size,
                          .whole = size,
-                         .seats = seats,
-                         .holders = holders};
+                         .seats = seats};
     for (int32_t i = 0; i < size; i++)
         seats[i] = (wefti_seat){.source = WEFTI_SOURCE_OWN, .was = i};
 }
@@ -93,12 +92,16 @@ bool wefti_mending_is_resized(const wefti_mending *w) {
     return moved;
 }
 
-/* A holder of a seat's state that has it; WEFTI_SOURCE_DISK if none has. */
+bool wefti_stand_holds(const wefti_stand *at, int32_t rank) {
+    for (int32_t i = 0; i < at->holds_count; i++)
+        if (at->holds[i] == rank) return true;
+    return false;
+}
+
+/* The lowest holder of a seat's state; WEFTI_SOURCE_DISK if nobody has it. */
 static int32_t holder(const wefti_mending *w, int32_t seat) {
-    for (int32_t k = w->holders.first[seat]; k < w->holders.first[seat + 1]; k++) {
-        const wefti_standing_report *at = &w->seats[w->holders.holder[k]].at;
-        if (at->step >= 0 && (at->copies || !w->holders.copies)) return w->holders.holder[k];
-    }
+    for (int32_t i = 0; i < w->size; i++)
+        if (w->seats[i].at.step >= 0 && wefti_stand_holds(&w->seats[i].at, seat)) return i;
     return WEFTI_SOURCE_DISK;
 }
 
@@ -149,8 +152,8 @@ static weft_status begin_giving(wefti_mending *w, unsigned *out_actions) {
     return choose(w);
 }
 
-weft_status wefti_mending_stood(wefti_mending *w, int32_t seat, int64_t generation,
-                                wefti_standing_report at, unsigned *out_actions) {
+weft_status wefti_mending_stood(wefti_mending *w, int32_t seat, int64_t generation, wefti_stand at,
+                                unsigned *out_actions) {
     *out_actions = 0;
     wefti_seat *s = &w->seats[seat];
     if (w->phase != WEFTI_MENDING_COUNTING || generation != w->generation || !s->filled)
@@ -181,17 +184,4 @@ unsigned wefti_mending_whole(wefti_mending *w, int32_t seat, int64_t generation)
     w->whole = w->size;
     for (int32_t i = 0; i < w->size; i++) w->seats[i].was = i;
     return WEFTI_MENDING_GO;
-}
-
-bool wefti_mending_gives(const wefti_mending *w, int32_t from, int32_t of, int32_t to) {
-    const wefti_seat *x = &w->seats[of];
-    if (to == of) return x->source == from;
-    if (!w->holders.copies || x->source == WEFTI_SOURCE_DISK || w->seats[to].at.copies)
-        return false;
-    /* An owner without state takes it first; its source gives the copy as well. */
-    const int32_t giver = x->source == WEFTI_SOURCE_OWN ? of : x->source;
-    bool holds = false;
-    for (int32_t k = w->holders.first[of]; k < w->holders.first[of + 1]; k++)
-        holds = holds || w->holders.holder[k] == to;
-    return holds && giver == from;
 }

@@ -1,5 +1,5 @@
-/* The protocol by which a world goes on after a process has died, as two pure state machines: one
- * for each rank, one for the scheduler. They hold no sockets, clocks or tensors, and call nothing.
+/* The protocol by which a world goes on after a process has died, as pure state machines: two for
+ * each rank, one for the scheduler. They hold no sockets, clocks or tensors, and call nothing.
  * An event goes in, and what to do comes out. docs/design/recovery.md has the tables of states, the
  * rules, and what they promise; tests/launch/test_recovery.c explores all interleavings.
  *
@@ -29,61 +29,103 @@ enum {
     WEFTI_SOURCE_ALL = -3,  /* all that have a state, which another world's seats divided */
 };
 
-/* What a rank says of itself when its world is broken. */
-typedef struct wefti_standing_report {
-    int64_t step; /* committed steps in its state; -1: it has no state */
-    bool ready;   /* it has the reduced gradients of the next step, also those of its wards */
-    bool copies;  /* it has its wards' states, of the same step; true without wards */
-} wefti_standing_report;
+/* Where a rank stands when its world is broken. */
+typedef struct wefti_stand {
+    int64_t step;         /* committed steps in its state; -1: it has no state */
+    bool ready;           /* it has the reduced gradients of the next step, and updates by itself */
+    const int32_t *holds; /* other ranks whose state this rank has as well: its replicas, and the
+                             ward of which it has an up-to-date copy. Ascending, by their numbers in
+                             the world that was whole last; borrowed */
+    int32_t holds_count;
+} wefti_stand;
+bool wefti_stand_holds(const wefti_stand *at, int32_t rank);
 
-/* ---- a rank ---- */
+/* ---- a rank: what it has of the state. Its session owns it ---- */
 
+/* From STEPPING on it has a state. */
 typedef enum wefti_survivor_phase {
-    WEFTI_SURVIVOR_STEPPING, /* computes a step */
-    WEFTI_SURVIVOR_READY,    /* has the gradients to update with; waits for the commit */
-    WEFTI_SURVIVOR_HALTED,   /* has given up the step, and told where it stands */
-    WEFTI_SURVIVOR_MENDING,  /* takes what it lacks of the target */
-    WEFTI_SURVIVOR_WHOLE,    /* has all of the target; waits for the others */
-    WEFTI_SURVIVOR_PHASES
+    WEFTI_SURVIVOR_NEW,       /* has none, and may have to set up */
+    WEFTI_SURVIVOR_TORN,      /* has none: a change of it has begun, and has not ended */
+    WEFTI_SURVIVOR_STEPPING,  /* computes a step */
+    WEFTI_SURVIVOR_READY,     /* has the gradients to update with; waits for the commit */
+    WEFTI_SURVIVOR_SCATTERED, /* has updated its pieces of parameters, and has not gathered */
 } wefti_survivor_phase;
 
+/* Of the states of its wards; without wards it has none to lack. */
+typedef enum wefti_survivor_copies {
+    WEFTI_COPIES_HELD,
+    WEFTI_COPIES_LACKING, /* on this rank: its wards give them */
+    WEFTI_COPIES_STALE,   /* on all ranks: all take them before the next step */
+} wefti_survivor_copies;
+
 typedef struct wefti_survivor {
+    int64_t step; /* updates that its state includes */
     wefti_survivor_phase phase;
-    bool wards; /* it keeps copies for other seats */
-    int64_t generation;
-    wefti_standing_report at;
-    int64_t target;                 /* while it mends */
-    bool lacks_state, lacks_copies; /* of the target */
-    bool borrowed;                  /* its state is of a world that is not whole yet */
+    wefti_survivor_copies copies;
+    bool borrowed; /* its state is of a repair that has not ended */
 } wefti_survivor;
 
-/* What the caller does after an event, in this order. */
-typedef enum wefti_recovery_action {
-    WEFTI_RECOVERY_ABANDON = 1, /* end all transfers of older generations */
-    WEFTI_RECOVERY_UPDATE = 2,  /* update own state and copies with the reduced gradients */
-    WEFTI_RECOVERY_FORGET = 4,  /* drop the reduced gradients: the step is made again */
-    WEFTI_RECOVERY_LOAD = 8,    /* read own state and copies from the last checkpoint */
-    WEFTI_RECOVERY_GIVE = 16,   /* send states to the ranks that lack them */
-    WEFTI_RECOVERY_SAY_READY = 32,
-    WEFTI_RECOVERY_SAY_STANDING = 64, /* send survivor.at and its generation to the scheduler */
-    WEFTI_RECOVERY_SAY_WHOLE = 128,
-} wefti_recovery_action;
+/* The state after `step` updates, without copies; or none. */
+wefti_survivor wefti_survivor_begin(int64_t step);
+wefti_survivor wefti_survivor_new(void);
 
-/* A rank that begins at a step with all that it needs; or the process that takes an empty seat. */
-wefti_survivor wefti_survivor_begin(int64_t step, int64_t generation, bool wards);
-wefti_survivor wefti_survivor_newcomer(bool wards);
+static inline bool wefti_survivor_has_state(const wefti_survivor *s) {
+    return s->phase >= WEFTI_SURVIVOR_STEPPING;
+}
+static inline bool wefti_survivor_keeps(const wefti_survivor *s) { /* its wards' states */
+    return wefti_survivor_has_state(s) && s->copies == WEFTI_COPIES_HELD;
+}
+wefti_stand wefti_survivor_stands(const wefti_survivor *s); /* holds: for the caller to add */
 
-/* Events. Each returns wefti_recovery_action bits; 0 for an event that means nothing in the present
- * phase, such as one of an older generation. */
-unsigned wefti_survivor_reduced(wefti_survivor *s);   /* all gradients to update with are here */
-unsigned wefti_survivor_committed(wefti_survivor *s); /* all ranks are ready */
-unsigned wefti_survivor_halt(wefti_survivor *s, int64_t generation);
-/* `gives`: other seats take states or copies from this rank. */
-unsigned wefti_survivor_mend(wefti_survivor *s, int64_t generation, int64_t target, int32_t source,
-                             bool gives);
-unsigned wefti_survivor_took_state(wefti_survivor *s);
-unsigned wefti_survivor_took_copies(wefti_survivor *s);
-unsigned wefti_survivor_go(wefti_survivor *s, int64_t generation);
+/* Events of steps. */
+void wefti_survivor_reduced(wefti_survivor *s); /* all gradients to update with are here */
+void wefti_survivor_forget(wefti_survivor *s);  /* they are of no use */
+void wefti_survivor_updates(wefti_survivor *s); /* all ranks are ready: the update begins */
+void wefti_survivor_updated(wefti_survivor *s, bool scattered); /* and has ended */
+void wefti_survivor_gathered(wefti_survivor *s);                /* the parameters are whole */
+void wefti_survivor_changed(wefti_survivor *s); /* on all ranks, another way than by a step */
+void wefti_survivor_copied(wefti_survivor *s);  /* it has its wards' states */
+
+/* Events of a repair. */
+typedef enum wefti_survivor_way {                         /* from the own state to the target's */
+                                  WEFTI_SURVIVOR_STAYS,   /* has it; the next step is made again */
+                                  WEFTI_SURVIVOR_UPDATES, /* one update is lacking: another rank has
+                                                             seen its commit */
+                                  WEFTI_SURVIVOR_TAKES,   /* has no state: takes it from other ranks
+                                                           */
+                                  WEFTI_SURVIVOR_CANNOT   /* it lacks more than it can make */
+} wefti_survivor_way;
+void wefti_survivor_halt(wefti_survivor *s);
+wefti_survivor_way wefti_survivor_mend(wefti_survivor *s, int64_t target);
+void wefti_survivor_took(wefti_survivor *s, int64_t target);
+/* From files, or in a world of another size. `borrowed`: the rank has no other state. */
+void wefti_survivor_moved(wefti_survivor *s, int64_t target, bool borrowed);
+void wefti_survivor_settled(wefti_survivor *s, bool resized); /* it has all of the target */
+/* Some rank is scattered: all gather, also those that have gathered already. */
+void wefti_survivor_scatter(wefti_survivor *s);
+void wefti_survivor_go(wefti_survivor *s); /* the world is whole */
+
+/* ---- a rank: which words of the scheduler count. Its member owns it ---- */
+
+typedef enum wefti_round_phase {
+    WEFTI_ROUND_STEPS,  /* the world makes steps */
+    WEFTI_ROUND_HALTED, /* it is broken: the rank tells where it stands */
+    WEFTI_ROUND_MENDS,  /* the rank comes to the state of the target */
+    WEFTI_ROUND_WHOLE,  /* has it, and waits for the others */
+} wefti_round_phase;
+
+typedef struct wefti_round {
+    wefti_round_phase phase;
+    int64_t generation;
+} wefti_round;
+
+wefti_round wefti_round_begin(int64_t generation);
+wefti_round wefti_round_newcomer(void);
+/* Events. False: it means nothing in the present phase, or is of an older generation. */
+bool wefti_round_halt(wefti_round *r, int64_t generation);
+bool wefti_round_mend(wefti_round *r, int64_t generation);
+bool wefti_round_whole(wefti_round *r); /* the rank has all of the target */
+bool wefti_round_go(wefti_round *r, int64_t generation);
 
 /* ---- the world ---- */
 
@@ -97,17 +139,11 @@ typedef enum wefti_mending_phase {
 
 typedef struct wefti_seat {
     bool filled, stood, whole;
-    bool settled;             /* while gathering: it has come back, or will not */
-    wefti_standing_report at; /* once it stood */
-    int32_t source;           /* once there is a target */
-    int32_t was; /* its number in the world that was whole last; -1: it was not there */
+    bool settled;   /* while gathering: it has come back, or will not */
+    wefti_stand at; /* once it stood */
+    int32_t source; /* once there is a target */
+    int32_t was;    /* its number in the world that was whole last; -1: it was not there */
 } wefti_seat;
-
-/* Who holds the state of seat i besides itself: holder[first[i]] up to first[i + 1]. */
-typedef struct wefti_holders {
-    const int32_t *first, *holder; /* [size + 1], [first[size]] */
-    bool copies;                   /* holders are buddies with copies, not replicas */
-} wefti_holders;
 
 typedef struct wefti_mending {
     wefti_mending_phase phase;
@@ -117,7 +153,6 @@ typedef struct wefti_mending {
     bool broken;         /* while gathering: ranks that came back are not all amid steps alike */
     int32_t size, whole; /* seats now, and in the world that was whole last */
     wefti_seat *seats;   /* [size]; borrowed, with room for those that come */
-    wefti_holders holders;
 } wefti_mending;
 
 typedef enum wefti_mending_action {
@@ -128,14 +163,12 @@ typedef enum wefti_mending_action {
 } wefti_mending_action;
 
 /* A world of which all seats are filled and make steps. */
-void wefti_mending_begin(wefti_mending *w, int32_t size, wefti_seat *seats, wefti_holders holders,
-                         int64_t generation);
+void wefti_mending_begin(wefti_mending *w, int32_t size, wefti_seat *seats, int64_t generation);
 
 /* A world of which this scheduler knows nothing but the size: the one before has died. `least` is
  * not below any generation that the one before may have begun: a process may know it that does not
  * come back before others go on. */
-void wefti_mending_gather(wefti_mending *w, int32_t size, wefti_seat *seats, wefti_holders holders,
-                          int64_t least);
+void wefti_mending_gather(wefti_mending *w, int32_t size, wefti_seat *seats, int64_t least);
 
 /* Events. Each returns wefti_mending_action bits. */
 /* While gathering: the rank in this seat comes back, of its generation. `mends`: it is not in the
@@ -151,8 +184,8 @@ unsigned wefti_mending_rejoined(wefti_mending *w, bool mends);
 unsigned wefti_mending_filled(wefti_mending *w, int32_t seat);
 /* Fails if survivors contradict each other, which a correct rank never does: WEFT_E_CORRUPT, with
  * both named. The mending then takes all states from the disk. */
-weft_status wefti_mending_stood(wefti_mending *w, int32_t seat, int64_t generation,
-                                wefti_standing_report at, unsigned *out_actions) WEFT_CHECKED;
+weft_status wefti_mending_stood(wefti_mending *w, int32_t seat, int64_t generation, wefti_stand at,
+                                unsigned *out_actions) WEFT_CHECKED;
 unsigned wefti_mending_whole(wefti_mending *w, int32_t seat, int64_t generation);
 
 /* Gives up the empty seats while the world counts; the others keep their order. The actions are
@@ -165,9 +198,5 @@ void wefti_mending_dismiss(wefti_mending *w, int32_t seat);
 unsigned wefti_mending_grow(wefti_mending *w);
 /* Whether seats have other numbers than in the world that was whole last, or are more or fewer. */
 bool wefti_mending_is_resized(const wefti_mending *w);
-
-/* Once there is a target: whether seat `from` sends the state of seat `of` to seat `to`, which is
- * `of` itself (a newcomer's state) or a holder without copies (a newcomer's copies). */
-bool wefti_mending_gives(const wefti_mending *w, int32_t from, int32_t of, int32_t to);
 
 #endif

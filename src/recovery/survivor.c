@@ -1,102 +1,119 @@
 /* A rank of a world that can be mended. */
 #include "recovery/recovery.h"
 
-wefti_survivor wefti_survivor_begin(int64_t step, int64_t generation, bool wards) {
-    return (wefti_survivor){.phase = WEFTI_SURVIVOR_STEPPING,
-                            .wards = wards,
-                            .generation = generation,
-                            .at = {.step = step, .copies = true}};
-}
+/* ---- what it has of the state ---- */
 
-/* It has nothing, and so all copies only if there are none to have. */
-static wefti_standing_report nothing(bool wards) {
-    return (wefti_standing_report){.step = -1, .copies = !wards};
-}
-
-wefti_survivor wefti_survivor_newcomer(bool wards) {
+wefti_survivor wefti_survivor_begin(int64_t step) {
     return (wefti_survivor){
-        .phase = WEFTI_SURVIVOR_HALTED, .wards = wards, .generation = -1, .at = nothing(wards)};
+        .step = step, .phase = WEFTI_SURVIVOR_STEPPING, .copies = WEFTI_COPIES_STALE};
 }
 
-unsigned wefti_survivor_reduced(wefti_survivor *s) {
-    if (s->phase != WEFTI_SURVIVOR_STEPPING) return 0;
-    s->phase = WEFTI_SURVIVOR_READY;
-    s->at.ready = true;
-    return WEFTI_RECOVERY_SAY_READY;
+wefti_survivor wefti_survivor_new(void) {
+    return (wefti_survivor){.phase = WEFTI_SURVIVOR_NEW, .copies = WEFTI_COPIES_LACKING};
 }
 
-static unsigned update(wefti_survivor *s) {
-    s->at.step++;
-    s->at.ready = false;
-    return WEFTI_RECOVERY_UPDATE;
+wefti_stand wefti_survivor_stands(const wefti_survivor *s) {
+    return (wefti_stand){.step = wefti_survivor_has_state(s) ? s->step : -1,
+                         .ready = s->phase == WEFTI_SURVIVOR_READY};
 }
 
-unsigned wefti_survivor_committed(wefti_survivor *s) {
-    if (s->phase != WEFTI_SURVIVOR_READY) return 0;
-    s->phase = WEFTI_SURVIVOR_STEPPING;
-    return update(s);
+void wefti_survivor_reduced(wefti_survivor *s) {
+    if (s->phase == WEFTI_SURVIVOR_STEPPING) s->phase = WEFTI_SURVIVOR_READY;
 }
 
-unsigned wefti_survivor_halt(wefti_survivor *s, int64_t generation) {
-    if (generation <= s->generation) return 0;
-    s->generation = generation;
-    s->phase = WEFTI_SURVIVOR_HALTED;
-    /* Copies without a state are of no known step. */
-    if (s->borrowed || s->at.step < 0) s->at = nothing(s->wards);
+void wefti_survivor_forget(wefti_survivor *s) {
+    if (s->phase == WEFTI_SURVIVOR_READY) s->phase = WEFTI_SURVIVOR_STEPPING;
+}
+
+void wefti_survivor_updates(wefti_survivor *s) {
+    s->phase = WEFTI_SURVIVOR_TORN;
+}
+
+void wefti_survivor_updated(wefti_survivor *s, bool scattered) {
+    s->phase = scattered ? WEFTI_SURVIVOR_SCATTERED : WEFTI_SURVIVOR_STEPPING;
+    s->step++;
+}
+
+void wefti_survivor_gathered(wefti_survivor *s) {
+    if (s->phase == WEFTI_SURVIVOR_SCATTERED) s->phase = WEFTI_SURVIVOR_STEPPING;
+}
+
+void wefti_survivor_changed(wefti_survivor *s) {
+    s->copies = WEFTI_COPIES_STALE;
+}
+
+void wefti_survivor_copied(wefti_survivor *s) {
+    s->copies = WEFTI_COPIES_HELD;
+}
+
+void wefti_survivor_halt(wefti_survivor *s) {
+    if (s->borrowed)
+        *s = (wefti_survivor){.phase = WEFTI_SURVIVOR_TORN, .copies = WEFTI_COPIES_LACKING};
+}
+
+wefti_survivor_way wefti_survivor_mend(wefti_survivor *s, int64_t target) {
+    if (!wefti_survivor_has_state(s)) return WEFTI_SURVIVOR_TAKES;
+    if (s->step == target - 1 && s->phase == WEFTI_SURVIVOR_READY) return WEFTI_SURVIVOR_UPDATES;
+    if (s->step != target) return WEFTI_SURVIVOR_CANNOT;
+    wefti_survivor_forget(s);
+    return WEFTI_SURVIVOR_STAYS;
+}
+
+/* Copies that it had without a state are of no known step. */
+void wefti_survivor_took(wefti_survivor *s, int64_t target) {
+    *s = wefti_survivor_begin(target);
+    s->copies = WEFTI_COPIES_LACKING;
+    s->borrowed = true;
+}
+
+void wefti_survivor_moved(wefti_survivor *s, int64_t target, bool borrowed) {
+    *s = wefti_survivor_begin(target);
+    s->borrowed = borrowed;
+}
+
+/* A world of another size may still go back to the one before. */
+void wefti_survivor_settled(wefti_survivor *s, bool resized) {
+    if (!resized) s->borrowed = false;
+}
+
+void wefti_survivor_scatter(wefti_survivor *s) {
+    if (s->phase == WEFTI_SURVIVOR_STEPPING) s->phase = WEFTI_SURVIVOR_SCATTERED;
+}
+
+void wefti_survivor_go(wefti_survivor *s) {
     s->borrowed = false;
-    return WEFTI_RECOVERY_ABANDON | WEFTI_RECOVERY_SAY_STANDING;
 }
 
-/* Whole, once nothing is lacking. */
-static unsigned settle(wefti_survivor *s) {
-    if (s->phase != WEFTI_SURVIVOR_MENDING || s->lacks_state || s->lacks_copies) return 0;
-    s->phase = WEFTI_SURVIVOR_WHOLE;
-    return WEFTI_RECOVERY_SAY_WHOLE;
+/* ---- which words of the scheduler count ---- */
+
+wefti_round wefti_round_begin(int64_t generation) {
+    return (wefti_round){.phase = WEFTI_ROUND_STEPS, .generation = generation};
 }
 
-unsigned wefti_survivor_mend(wefti_survivor *s, int64_t generation, int64_t target, int32_t source,
-                             bool gives) {
-    unsigned actions = 0;
-    if (generation != s->generation || s->phase != WEFTI_SURVIVOR_HALTED) return 0;
-    s->phase = WEFTI_SURVIVOR_MENDING;
-    s->target = target;
-    s->lacks_state = s->lacks_copies = false;
-    if (source == WEFTI_SOURCE_DISK) {
-        s->at = (wefti_standing_report){.step = target, .copies = true};
-        return WEFTI_RECOVERY_FORGET | WEFTI_RECOVERY_LOAD | settle(s);
-    }
-    if (source != WEFTI_SOURCE_OWN) {
-        s->at = nothing(s->wards);
-        s->lacks_state = true;
-        s->borrowed = source == WEFTI_SOURCE_ALL;
-    } else if (s->at.step == target - 1) {
-        actions |= update(s); /* another rank has seen the commit, so this one was ready */
-    } else {
-        s->at.ready = false;
-        actions |= WEFTI_RECOVERY_FORGET;
-    }
-    s->lacks_copies = !s->at.copies;
-    if (gives) actions |= WEFTI_RECOVERY_GIVE;
-    return actions | settle(s);
+wefti_round wefti_round_newcomer(void) {
+    return (wefti_round){.phase = WEFTI_ROUND_HALTED, .generation = -1};
 }
 
-unsigned wefti_survivor_took_state(wefti_survivor *s) {
-    if (s->phase != WEFTI_SURVIVOR_MENDING || !s->lacks_state) return 0;
-    s->lacks_state = false;
-    s->at.step = s->target;
-    return settle(s);
+bool wefti_round_halt(wefti_round *r, int64_t generation) {
+    if (generation <= r->generation) return false;
+    *r = (wefti_round){.phase = WEFTI_ROUND_HALTED, .generation = generation};
+    return true;
 }
 
-unsigned wefti_survivor_took_copies(wefti_survivor *s) {
-    if (s->phase != WEFTI_SURVIVOR_MENDING || !s->lacks_copies) return 0;
-    s->lacks_copies = false;
-    s->at.copies = true;
-    return settle(s);
+static bool pass(wefti_round *r, wefti_round_phase from, wefti_round_phase to) {
+    if (r->phase != from) return false;
+    r->phase = to;
+    return true;
 }
 
-unsigned wefti_survivor_go(wefti_survivor *s, int64_t generation) {
-    if (generation != s->generation || s->phase != WEFTI_SURVIVOR_WHOLE) return 0;
-    s->phase = WEFTI_SURVIVOR_STEPPING;
-    s->borrowed = false;
-    return 0;
+bool wefti_round_mend(wefti_round *r, int64_t generation) {
+    return generation == r->generation && pass(r, WEFTI_ROUND_HALTED, WEFTI_ROUND_MENDS);
+}
+
+bool wefti_round_whole(wefti_round *r) {
+    return pass(r, WEFTI_ROUND_MENDS, WEFTI_ROUND_WHOLE);
+}
+
+bool wefti_round_go(wefti_round *r, int64_t generation) {
+    return generation == r->generation && pass(r, WEFTI_ROUND_WHOLE, WEFTI_ROUND_STEPS);
 }

@@ -291,7 +291,7 @@ static weft_status create(weft_graph *graph, const weft_session_options *options
     s->options.plan = NULL;
     s->options.optimizer.decay = NULL;
     s->devices = 1;
-    s->stale = true;
+    s->survivor = wefti_survivor_begin(0);
     weft_status status = take_world(s, options->world, strict);
     s->graph = graph;
     if (status >= 0) {
@@ -468,7 +468,7 @@ weft_status weft_session_add(weft_session *s, weft_graph *graph, int *out_progra
     WEFT_TRY(build(s, graph, WEFT_OK));
     if (s->workers) {
         const weft_status status = extend(s);
-        s->ready = false;
+        wefti_survivor_forget(&s->survivor);
         forget_transient(s); /* also after a failure: some devices have taken other memory */
         WEFT_TRY(status);
     }

@@ -7,6 +7,7 @@
 #define WEFTI_SESSION_PARTS_H
 
 #include "exec/workers.h"
+#include "recovery/recovery.h"
 #include "session/agree.h"
 #include "session/optimizer.h"
 #include "session/session.h"
@@ -86,7 +87,8 @@ struct weft_session {
     wefti_trace *trace;
     wefti_profile **profiles; /* [devices]; NULL: nothing was measured */
     bool profiling;
-    int64_t step, row;
+    wefti_survivor survivor; /* what this process has of the state, after how many updates */
+    int64_t row;
     int64_t *rows;    /* first global row of each microbatch since the last update */
     double *of_ranks; /* [devices]: a number of each rank, while they are compared */
     int accumulated;  /* microbatches since the last update */
@@ -98,12 +100,6 @@ struct weft_session {
     int64_t split_count, split_room;
     wefti_halted *halted; /* NULL: never */
     void *halted_context;
-    bool ready;        /* the gradients of the next step are complete; only with recovery */
-    bool torn;         /* an update has begun and did not end */
-    bool scattered;    /* its pieces of parameters are updated, but not gathered */
-    bool newcomer;     /* it has no state yet */
-    bool stale;        /* buddies: copies are not up to date, on all ranks */
-    bool lacks_copies; /* likewise, only on this one */
     /* session/mend/program.c: a session whose calls mend the world by themselves */
     bool mends, mending, began;   /* mending: now, or a function of the program runs */
     bool told;                    /* in a newcomer: create and add have told of the graphs */
@@ -133,9 +129,9 @@ void wefti_session_changed(weft_session *s, wefti_tensor_role role);
 /* session.c */
 weft_status wefti_session_run_section(weft_session *s, const wefti_view *view,
                                       wefti_section section) WEFT_CHECKED;
-/* Updates with the complete gradients, by s->rate and s->scale; and, if the session is scattered
- * then, gathers parameters, which communicates. */
+/* Updates with the complete gradients, by s->rate and s->scale. It may be scattered then. */
 weft_status wefti_session_apply(weft_session *s) WEFT_CHECKED;
+/* If the session is scattered, gathers parameters, which communicates. */
 weft_status wefti_session_gather(weft_session *s) WEFT_CHECKED;
 /* Whether wefti_session_apply needs no other rank, on all ranks. */
 bool wefti_session_updates_alone(const weft_session *s);

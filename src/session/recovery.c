@@ -6,12 +6,6 @@ void wefti_session_halt_when(weft_session *s, wefti_halted *call, void *context)
     s->halted_context = context;
 }
 
-wefti_session_standing wefti_session_stands(const weft_session *s) {
-    const bool has = !s->torn && !s->newcomer;
-    return (wefti_session_standing){.step = has ? s->step : -1,
-                                    .ready = s->ready && has && wefti_session_updates_alone(s)};
-}
-
 /* ---- giving up ---- */
 
 /* The programs of all views bound to a device, which has the memory of the one before. */
@@ -90,7 +84,7 @@ void wefti_session_stop(weft_session *s) {
 
 weft_status wefti_session_arrive(weft_session *s) {
     WEFT_TRY(wefti_session_start(s));
-    s->newcomer = s->lacks_copies = true;
+    s->survivor = wefti_survivor_new();
     return WEFT_OK;
 }
 
@@ -115,13 +109,12 @@ typedef struct advance_record {
 
 static weft_status catch_up(weft_session *s, int64_t target, const advance_record *all,
                             int32_t ranks) {
-    const wefti_session_standing at = wefti_session_stands(s);
-    if (at.step < 0) return WEFT_OK; /* it gets its state from another rank */
-    WEFT_REQUIRE(target == at.step || (target == at.step + 1 && at.ready), WEFT_E_MISMATCH,
+    const wefti_stand at = wefti_survivor_stands(&s->survivor);
+    const wefti_survivor_way way = wefti_survivor_mend(&s->survivor, target);
+    WEFT_REQUIRE(way != WEFTI_SURVIVOR_CANNOT, WEFT_E_MISMATCH,
                  "rank %d has the state after %lld updates%s, and cannot go to %lld", s->me,
                  (long long)at.step, at.ready ? " and the next gradients" : "", (long long)target);
-    s->ready = false;
-    if (target == at.step) return WEFT_OK;
+    if (way != WEFTI_SURVIVOR_UPDATES) return WEFT_OK;
     for (int32_t r = 0; r < ranks; r++)
         if (all[r].step == target) {
             s->scale = all[r].scale;
@@ -133,7 +126,9 @@ static weft_status catch_up(weft_session *s, int64_t target, const advance_recor
 weft_status wefti_session_advance_among(weft_session *s, wefti_agreement *agreement, int32_t size,
                                         int64_t target) {
     advance_record own = {.step = -1}, *all;
-    if (s) own = (advance_record){wefti_session_stands(s).step, s->made_scale, s->made_norm};
+    if (s)
+        own =
+            (advance_record){wefti_survivor_stands(&s->survivor).step, s->made_scale, s->made_norm};
     WEFT_NEW_ARRAY(all, advance_record, size);
     weft_status status = wefti_agree_records(agreement, &own, sizeof own, all);
     if (status >= 0) status = wefti_agree(agreement, s ? catch_up(s, target, all, size) : WEFT_OK);
@@ -147,14 +142,15 @@ weft_status wefti_session_advance(weft_session *s, int64_t target) {
 }
 
 weft_status wefti_session_gather_again(weft_session *s) {
+    const bool scattered = s->survivor.phase == WEFTI_SURVIVOR_SCATTERED;
     bool *all, any = false;
     if (!s->world) return wefti_session_gather(s);
     WEFT_NEW_ARRAY(all, bool, s->devices);
-    weft_status status = wefti_agree_records(s->agreement, &s->scattered, sizeof s->scattered, all);
+    weft_status status = wefti_agree_records(s->agreement, &scattered, sizeof scattered, all);
     for (int32_t r = 0; r < s->devices && status >= 0; r++) any |= all[r];
     wefti_free(all);
     if (status < 0 || !any) return status;
-    s->scattered = true; /* pieces of all ranks, also of those that have gathered already */
+    wefti_survivor_scatter(&s->survivor);
     return wefti_session_gather(s);
 }
 
@@ -174,8 +170,6 @@ weft_status wefti_session_begin_again(weft_session *s) {
         status = wefti_workers_name(s->workers, wefti_workers_run(s->workers, begin_device, s));
     if (s->world) status = wefti_agree(s->agreement, status);
     WEFT_TRY(status);
-    s->step = 0;
-    s->torn = s->ready = s->newcomer = s->scattered = s->lacks_copies = false;
-    s->stale = true;
+    wefti_survivor_moved(&s->survivor, 0, true); /* until its owner has read all */
     return WEFT_OK;
 }

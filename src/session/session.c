@@ -38,7 +38,7 @@ static section_run run_of(const weft_session *s, const wefti_view *view, wefti_s
         .view = view,
         .section = section,
         .options = {.random = {.seed = s->options.seed,
-                               .step = (uint64_t)s->step,
+                               .step = (uint64_t)s->survivor.step,
                                .row_offset = s->row},
                     .rows = view->own->all_microbatches ? s->rows : NULL,
                     .orderly = s->world != NULL,
@@ -190,7 +190,8 @@ static weft_status accumulate(weft_session *s, double *out_loss) {
     wefti_view *view = s->views[0];
     bool at_once = view->own->all_microbatches;
     WEFT_TRY(wefti_session_start(s));
-    if (s->world && s->accumulated == 0) wefti_position_step(s->world->comm->position, s->step + 1);
+    if (s->world && s->accumulated == 0)
+        wefti_position_step(s->world->comm->position, s->survivor.step + 1);
     WEFT_REQUIRE(s->accumulated < s->options.microbatches, WEFT_E_ARG,
                  "%d microbatches are accumulated already: update first", s->accumulated);
     WEFT_TRY(wefti_fail_world(s->world, wefti_view_check_fed(s, 0)));
@@ -202,9 +203,10 @@ static weft_status accumulate(weft_session *s, double *out_loss) {
         return WEFT_OK;
     }
     bool first = at_once || !s->accumulated;
-    s->ready = false;
+    wefti_survivor_forget(&s->survivor);
     if (s->optimizer && first) {
-        WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(step), (double)(s->step + 1)));
+        WEFT_TRY(
+            wefti_session_set_scalar(s, WEFTI_STEP_PLACE(step), (double)(s->survivor.step + 1)));
         WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(gradient_scale), gradient_scale(s)));
     }
     bool last = s->accumulated + 1 == s->options.microbatches &&
@@ -283,10 +285,11 @@ static weft_status same_norms(weft_session *s, double norm) {
 static weft_status complete_gradients(weft_session *s) {
     const wefti_program *p = s->views[0]->own;
     weft_status status = wefti_session_run_section(s, s->views[0], WEFTI_SECTION_NORM);
-    s->ready = s->options.recovery && status >= 0;
-    if (s->options.recovery && s->world && status < 0)
-        s->ready = wefti_rank_device_ended(wefti_workers_device(s->workers, s->me)) + 1 >=
-                   p->step_count[WEFTI_SECTION_NORM];
+    const bool ends =
+        status >= 0 ||
+        (s->world && wefti_rank_device_ended(wefti_workers_device(s->workers, s->me)) + 1 >=
+                         p->step_count[WEFTI_SECTION_NORM]);
+    if (ends && wefti_session_updates_alone(s)) wefti_survivor_reduced(&s->survivor);
     return status;
 }
 
@@ -308,10 +311,9 @@ static weft_status clip(weft_session *s, double *out_norm) {
     return WEFT_OK;
 }
 
-static void updated(weft_session *s) {
+static void updated(weft_session *s, bool scattered) {
     s->accumulated = 0;
-    s->ready = false;
-    s->step++;
+    wefti_survivor_updated(&s->survivor, scattered);
 }
 
 static bool gathers(const weft_session *s) {
@@ -326,21 +328,19 @@ static bool gathers(const weft_session *s) {
 weft_status wefti_session_apply(weft_session *s) {
     WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(gradient_scale), s->scale));
     WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(learning_rate), s->rate));
-    s->torn = true;
+    wefti_survivor_updates(&s->survivor);
     const bool alone = wefti_session_updates_alone(s);
     WEFT_TRY(run_part(s, s->views[0], WEFTI_SECTION_UPDATE, alone ? PART_PIECES : PART_ALL));
-    s->torn = false;
     s->made_scale = s->scale;
     s->made_norm = s->norm;
-    updated(s);
-    s->scattered = alone && gathers(s);
+    updated(s, alone && gathers(s));
     return WEFT_OK;
 }
 
 weft_status wefti_session_gather(weft_session *s) {
-    if (!s->scattered) return WEFT_OK;
+    if (s->survivor.phase != WEFTI_SURVIVOR_SCATTERED) return WEFT_OK;
     WEFT_TRY(run_part(s, s->views[0], WEFTI_SECTION_UPDATE, PART_GATHER));
-    s->scattered = false;
+    wefti_survivor_gathered(&s->survivor);
     return WEFT_OK;
 }
 
@@ -373,7 +373,7 @@ static weft_status try_update(weft_session *s, double learning_rate, double *out
         status = complete_gradients(s);
     if (status < 0) s->accumulated = 0; /* these gradients will not be used, */
     if (status < 0 && !wefti_is_of_others(s->world, status))
-        s->ready = false; /* also not after a repair */
+        wefti_survivor_forget(&s->survivor); /* also not after a repair */
     wefti_session_take_inputs(s, 1);
     WEFT_TRY(status);
     WEFT_TRY(wefti_session_apply(s));
@@ -397,7 +397,7 @@ static weft_status try_step(weft_session *s, double learning_rate, double *out_l
     double loss;
     WEFT_TRY(accumulate(s, &loss));
     if (updates_eagerly(s))
-        updated(s);
+        updated(s, false);
     else
         WEFT_TRY(try_update(s, learning_rate, NULL));
     if (out_loss) *out_loss = loss;
@@ -426,7 +426,7 @@ weft_status weft_session_forward(weft_session *s, int program, double *out_loss)
 /* ---- settings and numbers ---- */
 
 int64_t weft_session_step_number(const weft_session *s) {
-    return s->step;
+    return s->survivor.step;
 }
 /* Updates and samples are counted from these numbers without overflow. */
 static weft_status check_count(const char *what, int64_t count) {
@@ -436,7 +436,7 @@ static weft_status check_count(const char *what, int64_t count) {
 }
 weft_status weft_session_set_step(weft_session *s, int64_t step) {
     WEFT_TRY(check_count("the number of updates made", step));
-    s->step = step;
+    s->survivor.step = step;
     return WEFT_OK;
 }
 weft_status weft_session_set_row(weft_session *s, int64_t global_row) {

@@ -108,14 +108,6 @@ void wefti_session_before_update(weft_session *session, wefti_before_update *cal
  * NULL: no call. */
 void wefti_session_halt_when(weft_session *session, wefti_halted *call, void *context);
 
-typedef struct wefti_session_standing {
-    /* Updates that its state includes; -1: the last update ended half-way. With optimizer
-     * parallelism, parameters may wait for wefti_session_gather_again. */
-    int64_t step;
-    bool ready; /* it has the gradients of the next one, and can update with them alone */
-} wefti_session_standing;
-wefti_session_standing wefti_session_stands(const weft_session *session);
-
 /* After a call has failed. Gives up the step in flight: its inputs are to be fed again. In a world
  * whose communicator is a new one, the devices move to it with all their memory. That is
  * collective, and all addresses from weft_session_local are void. The old communicator is broken,

@@ -132,7 +132,7 @@ static weft_status start(weft_session *s, const char *dir,
     WEFT_TRY(wefti_session_start_in_world(s));
     weft_status status = wefti_struct_take("weft_session_save_options", options, &own);
     status = agree(s, status < 0 ? status : prepare(s, dir, &own, &p));
-    if (status >= 0) status = wefti_saver_save(&p->saver, s->step, &unwritten);
+    if (status >= 0) status = wefti_saver_save(&p->saver, s->survivor.step, &unwritten);
     if (status >= 0) status = unwritten;
     if (status < 0) return end_with(p, status);
     s->saving = &p->saver;

@@ -25,7 +25,7 @@ static inline weft_status repair(person *p) {
     WEFT_REQUIRE(p->mend.was[rank] == p->was, WEFT_E_CORRUPT, "rank %d was %d, not %d", (int)rank,
                  (int)p->was, (int)p->mend.was[rank]);
     const bool had = p->at.step >= 0 || !p->mend.resized;
-    if (p->mend.update) p->at.step++;
+    if (p->at.step == p->mend.target - 1) p->at.step++;
     p->at.ready = false;
     status = wefti_member_allgather(p->member, &mine, sizeof mine, p->cards);
     if (status < 0) return WEFT_PENDING; /* the next round says why, if it is no halt */

@@ -181,7 +181,7 @@ static weft_status follow(weft_world *w, const wefti_mend *mend, bool *has) {
         step = 0;
         *has = true;
     }
-    if (mend->update) update();
+    if (ready && mend->target == step + 1) update();
     ready = false;
     point("mended");
     weft_status status = give_states(w, mend, has);

@@ -11,20 +11,20 @@ static bool both_died(const system_t *x) {
     bool both = false;
     for (int32_t i = 0; i < x->size; i++) {
         bool all = x->lost >> i & 1;
-        for (int32_t k = x->first[i]; k < x->first[i + 1]; k++)
-            all = all && x->lost >> x->holder[k] & 1;
+        for (int32_t k = 0; k < x->size; k++)
+            if (k != i && (!x->buddies || k == buddy(x, i))) all = all && x->lost >> k & 1;
         both = both || all;
     }
     return both;
 }
 
-/* Whether seat `from` sends the state, or the copy, of seat `of` to seat `to`. In a world of
- * another size the first that has the state gives it. */
-static bool gives(const system_t *x, int32_t from, int32_t of, int32_t to) {
-    if (!wefti_mending_is_resized(&x->w)) return wefti_mending_gives(&x->w, from, of, to);
+/* Whether seat `from` sends seat `to` its state. In a world of another size the first that has the
+ * state gives it. */
+static bool gives(const system_t *x, int32_t from, int32_t to) {
+    if (!wefti_mending_is_resized(&x->w)) return x->seats[to].source == from;
     int32_t first = 0;
     while (x->seats[first].source != WEFTI_SOURCE_OWN) first++;
-    return from == first && of == to && x->seats[to].source == WEFTI_SOURCE_ALL;
+    return from == first && x->seats[to].source == WEFTI_SOURCE_ALL;
 }
 
 static void tell_mend(explorer *e, system_t *x) {
@@ -46,23 +46,10 @@ static void tell_mend(explorer *e, system_t *x) {
                      .was = x->seats[i].was,
                      .members = members};
         if (x->elastic) assert_int_equal(x->seats[i].was, x->was[process_of(x, i)]);
-        for (int32_t of = 0; of < x->w.size && !disk; of++)
-            for (int32_t to = 0; to < x->w.size; to++)
-                if (gives(x, i, of, to))
-                    *(of == to ? &m.states_to : &m.copies_to) |= 1u << process_of(x, to);
+        for (int32_t to = 0; to < x->w.size && !disk; to++)
+            if (gives(x, i, to)) m.states_to |= 1u << process_of(x, to);
         post(x, WORLD, process_of(x, i), m);
     }
-}
-
-/* Ranks tell whose states they have by their numbers in the world that was whole last. */
-static void find_holders(system_t *x) {
-    const int32_t size = x->w.size;
-    int32_t n = 0;
-    for (int32_t i = 0; i < size; i++) {
-        x->first[i] = n;
-        for (int32_t j = 1; j < (x->buddies ? 2 : size); j++) x->holder[n++] = (i + j) % size;
-    }
-    x->first[size] = n;
 }
 
 static void tell_go(system_t *x) {
@@ -70,7 +57,6 @@ static void tell_go(system_t *x) {
     x->base[0] = (base){.generation = x->w.generation, .size = x->w.size};
     for (int32_t i = 0; i < x->w.size; i++) x->base[0].process[i] = process_of(x, i);
     x->lost = 0;
-    find_holders(x);
     for (int32_t i = 0; i < x->size; i++) {
         x->was[i] = x->seat[i];
         if (x->seat[i] < 0) x->lost |= 1u << i; /* it has nothing of this world's state */
@@ -78,9 +64,9 @@ static void tell_go(system_t *x) {
     for (int32_t i = 0; i < x->w.size; i++) {
         const int32_t p = process_of(x, i);
         const rank *r = &x->r[p];
-        if (r->alive && r->s.generation == x->w.generation) {
-            assert_int_equal(r->s.at.step, x->w.target);
-            assert_true(r->s.at.copies);
+        if (r->alive && r->round.generation == x->w.generation) {
+            assert_int_equal(r->s.step, x->w.target);
+            assert_true(!x->buddies || wefti_survivor_keeps(&r->s));
             assert_false(r->held);
         }
         post(x, WORLD, p, (message){.kind = GO, .generation = x->w.generation});
@@ -115,9 +101,8 @@ static void gather(explorer *e, system_t *x, int32_t none) {
     x->base[1] = (base){.generation = -1};
     for (int32_t i = 0; i < x->size; i++) x->seat[i] = x->was[i] = -1;
     x->lost = (1u << x->size) - 1;
-    wefti_mending_gather(&x->w, x->base[0].size, x->seats, x->w.holders, x->least);
+    wefti_mending_gather(&x->w, x->base[0].size, x->seats, x->least);
     for (int32_t seat = 0; seat < x->base[0].size; seat++) x->seat[x->base[0].process[seat]] = seat;
-    find_holders(x);
     for (int32_t i = 0; i < x->size; i++) {
         const place *at = &x->back[i].at;
         const bool member = x->here >> i & 1 && (at->whole == whole || at->said == whole);
@@ -141,8 +126,8 @@ static void gather_again(system_t *x, int32_t i) {
     memset(&x->q[WORLD][i], 0, sizeof x->q[WORLD][i]);
     r->linked = true;
     x->here |= 1u << i;
-    x->back[i].generation = r->s.generation;
-    x->back[i].mends = r->s.phase > WEFTI_SURVIVOR_READY;
+    x->back[i].generation = r->round.generation;
+    x->back[i].mends = !steps(r);
     x->back[i].at = r->at;
 }
 
@@ -223,10 +208,9 @@ static void crash(explorer *e, system_t *x, int32_t none) {
     }
     x->gathers = x->elastic;
     x->here = x->waits = 0;
-    const wefti_holders holders = x->w.holders;
     const int64_t began = x->w.generation > x->w.least ? x->w.generation : x->w.least;
     x->least = began + EPOCH;
-    wefti_mending_gather(&x->w, x->elastic ? 0 : x->size, x->seats, holders, began + EPOCH);
+    wefti_mending_gather(&x->w, x->elastic ? 0 : x->size, x->seats, began + EPOCH);
 }
 
 static void come_back(explorer *e, system_t *x, int32_t i) {
@@ -237,14 +221,16 @@ static void come_back(explorer *e, system_t *x, int32_t i) {
     }
     memset(&x->q[WORLD][i], 0, sizeof x->q[WORLD][i]);
     r->linked = true;
-    if (r->s.generation < 0) { /* it has no place yet, and asks for it once more */
+    if (r->round.generation < 0) { /* it has no place yet, and asks for it once more */
         tell(e, x, wefti_mending_filled(&x->w, i));
         return;
     }
-    const bool mends = r->s.phase > WEFTI_SURVIVOR_READY;
+    const bool mends = !steps(r);
     post(x, i, WORLD,
-         (message){
-             .kind = BACK, .generation = r->s.generation, .at = r->s.at, .source = mends ? 1 : 0});
+         (message){.kind = BACK,
+                   .generation = r->round.generation,
+                   .at = stand_of(x, i),
+                   .source = mends ? 1 : 0});
 }
 
 /* What is under way on a connection is lost, and the rank makes a new one. */
@@ -255,9 +241,7 @@ static void break_link(explorer *e, system_t *x, int32_t i) {
     memset(&x->q[WORLD][i], 0, sizeof x->q[WORLD][i]);
     memset(&x->q[i][WORLD], 0, sizeof x->q[i][WORLD]);
     post(x, i, WORLD,
-         (message){.kind = REJOIN,
-                   .generation = r->s.generation,
-                   .source = r->s.phase > WEFTI_SURVIVOR_READY ? 1 : 0});
+         (message){.kind = REJOIN, .generation = r->round.generation, .source = !steps(r) ? 1 : 0});
 }
 
 /* Whether a rank that is not linked can come back now. */
@@ -265,7 +249,8 @@ static bool may_come_back(const system_t *x, int32_t i) {
     const rank *r = &x->r[i];
     if (!r->alive || r->linked) return false;
     if (x->elastic) return x->gathers;
-    return r->s.generation >= 0 || (x->w.phase == WEFTI_MENDING_COUNTING && !x->seats[i].filled);
+    return r->round.generation >= 0 ||
+           (x->w.phase == WEFTI_MENDING_COUNTING && !x->seats[i].filled);
 }
 
 /* No process that has this seat is there to come back. */
@@ -274,7 +259,7 @@ static bool may_be_missed(const system_t *x, int32_t i) {
     if (x->elastic || x->w.phase != WEFTI_MENDING_GATHERING || x->seats[i].settled ||
         x->q[i][WORLD].count)
         return false;
-    return !r->alive || (!r->linked && r->s.generation < 0);
+    return !r->alive || (!r->linked && r->round.generation < 0);
 }
 
 /* A newcomer whose seat is given up waits until the others are gathered. */
@@ -292,7 +277,10 @@ static void be_missed(explorer *e, system_t *x, int32_t i) {
 static void come(explorer *e, system_t *x, int32_t i) {
     x->r[i] = (rank){.alive = true,
                      .linked = true,
-                     .s = wefti_survivor_newcomer(x->buddies),
+                     .round = wefti_round_newcomer(),
+                     .s = wefti_survivor_new(),
+                     .has = -1,
+                     .keeps = -1,
                      .at = {.whole = -1, .said = -1, .seat = -1}};
     for (int32_t j = 0; j < x->size; j++) memset(&x->q[i][j], 0, sizeof x->q[i][j]);
     if (x->seat[i] >= 0) {

@@ -106,7 +106,7 @@ static void only_its_like_takes_a_seat(void **state) {
         assert_int_equal(p[r].mend.target, 7);
         assert_int_equal(p[r].mend.source[0], WEFTI_SOURCE_OWN);
         assert_int_equal(p[r].mend.source[1], 0);
-        assert_false(p[r].mend.from_disk || p[r].mend.update);
+        assert_false(p[r].mend.from_disk);
         assert_int_equal(p[r].cards[0], 10);
         assert_int_equal(p[r].cards[1], 11);
     }
@@ -312,7 +312,7 @@ static void standings_that_contradict(void **state) {
     for (int r = 0; r < 2; r++) {
         end(&p[r]);
         if (p[r].status != WEFT_OK) fail_msg("rank %d: %s", r, p[r].text);
-        assert_true(p[r].mend.from_disk && p[r].mend.forget);
+        assert_true(p[r].mend.from_disk);
         assert_int_equal(p[r].mend.source[r], WEFTI_SOURCE_DISK);
     }
     leave_all(p, 2);

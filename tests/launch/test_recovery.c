@@ -12,12 +12,14 @@ enum { BELOW = 1 /* the present state comes from it */, DONE };
 
 static void check(const system_t *x) {
     for (int32_t i = 0; i < x->size; i++)
+        if (x->r[i].alive) check_rank(x, &x->r[i]);
+    for (int32_t i = 0; i < x->size; i++)
         for (int32_t j = 0; j < i; j++) {
-            const wefti_survivor *a = &x->r[i].s, *b = &x->r[j].s;
-            if (!x->r[i].alive || !x->r[j].alive || a->generation != b->generation ||
-                a->phase > WEFTI_SURVIVOR_READY || b->phase > WEFTI_SURVIVOR_READY)
+            const rank *a = &x->r[i], *b = &x->r[j];
+            if (!a->alive || !b->alive || a->round.generation != b->round.generation || !steps(a) ||
+                !steps(b) || a->has < 0 || b->has < 0)
                 continue;
-            assert_in_range(a->at.step - b->at.step + 1, 0, 2);
+            assert_in_range(a->has - b->has + 1, 0, 2);
         }
 }
 
@@ -26,8 +28,9 @@ static void finished(const system_t *x) {
     for (int32_t i = 0; i < x->size; i++) {
         if (x->seat[i] < 0) continue;
         assert_true(x->r[i].alive);
+        assert_true(steps(&x->r[i]));
         assert_int_equal(x->r[i].s.phase, WEFTI_SURVIVOR_STEPPING);
-        assert_int_equal(x->r[i].s.at.step, x->last);
+        assert_int_equal(x->r[i].has, x->last);
     }
 }
 
@@ -38,9 +41,7 @@ static void follow(explorer *e, const system_t *x, move *does, int32_t i) {
     system_t *next = malloc(sizeof *next);
     assert_non_null(next);
     *next = *x;
-    next->w.seats = next->seats; /* the machine's pointers stay within a state */
-    next->w.holders.first = next->first;
-    next->w.holders.holder = next->holder;
+    next->w.seats = next->seats; /* the machine's pointer stays within a state */
     does(e, next, i);
     explore(e, next);
     free(next);
@@ -85,8 +86,9 @@ static void explore(explorer *e, const system_t *x) {
         }
         if (may_give_up(x) && may_dismiss(x, i)) follow(e, x, dismiss, i);
         if (x->q[WORLD][i].count) moves = true, follow(e, x, hear, i);
-        if (r->s.phase == WEFTI_SURVIVOR_STEPPING && !r->computed && r->s.at.step < x->last)
-            moves = true, follow(e, x, compute, i);
+        const bool makes = steps(r) && r->s.phase == WEFTI_SURVIVOR_STEPPING;
+        if (makes && !r->computed && r->s.step < x->last) moves = true, follow(e, x, compute, i);
+        if (may_tear(x, i)) follow(e, x, tear, i);
         for (int32_t j = 0; j < x->size; j++)
             if (x->q[j][i].count && receives(r, &x->q[j][i].m[0]) != LEAVES)
                 moves = true, follow(e, x, hears_rank, j * RANKS_MOST + i);
@@ -96,7 +98,7 @@ static void explore(explorer *e, const system_t *x) {
     if (!moves) finished(x);
     if (x->outages > 0) follow(e, x, crash, 0);
     for (int32_t i = 0; i < x->size && x->breaks > 0; i++)
-        if (x->r[i].alive && x->r[i].linked && x->r[i].s.generation >= 0 &&
+        if (x->r[i].alive && x->r[i].linked && x->r[i].round.generation >= 0 &&
             x->w.phase != WEFTI_MENDING_GATHERING)
             follow(e, x, break_link, i);
     for (int32_t i = 0; i < x->size && x->failures > 0; i++) {
@@ -108,56 +110,41 @@ static void explore(explorer *e, const system_t *x) {
     *seen_mark(&e->seen, a, b) = DONE;
 }
 
-/* comers < 0: the world keeps its size. */
-static explorer run_all(int32_t size, bool buddies, int64_t steps, int failures, int outages,
-                        int comers, int breaks) {
+/* Of three ranks, where `how` does not say another number. */
+static explorer run(const system_t *how) {
     system_t *x = calloc(1, sizeof *x);
     explorer e = {0};
     assert_non_null(x);
-    x->size = size;
-    x->buddies = buddies;
-    x->last = steps;
-    x->failures = failures;
-    x->outages = outages;
-    x->breaks = breaks;
-    x->elastic = comers >= 0;
-    x->comers = comers > 0 ? comers : 0;
+    *x = *how;
+    if (!x->size) x->size = 3;
+    const int32_t size = x->size;
     for (int32_t i = 0; i < size; i++) {
         x->r[i] = (rank){.alive = true,
                          .linked = true,
                          .members = (1u << size) - 1,
                          .at = {.said = -1, .seat = i},
-                         .s = wefti_survivor_begin(0, 0, buddies)};
+                         .round = wefti_round_begin(0),
+                         .s = wefti_survivor_begin(0)};
+        wefti_survivor_copied(&x->r[i].s);
         x->seat[i] = x->was[i] = x->base[0].process[i] = i;
     }
     x->base[0].size = size;
     x->base[1].generation = -1;
-    const wefti_holders holders = {.first = x->first, .holder = x->holder, .copies = buddies};
-    wefti_mending_begin(&x->w, size, x->seats, holders, 0);
-    find_holders(x);
+    wefti_mending_begin(&x->w, size, x->seats, 0);
     explore(&e, x);
     printf(
         "%d ranks, %s, %d steps, %d failures, %d outages: %zu states, %d deep; %ld mends, %ld from "
         "disk, %ld to another size, %ld updates made up for\n",
-        (int)size, buddies ? "buddies" : "replicas", (int)steps, failures, outages, e.seen.count,
-        e.deepest, e.mends, e.from_disk, e.resized, e.rolled_forward);
+        (int)size, x->buddies ? "buddies" : "replicas", (int)x->last, x->failures, x->outages,
+        e.seen.count, e.deepest, e.mends, e.from_disk, e.resized, e.rolled_forward);
     seen_free(&e.seen);
     free(x);
     return e;
 }
 
-static explorer run_elastic(int32_t size, bool buddies, int64_t steps, int failures, int outages,
-                            int comers) {
-    return run_all(size, buddies, steps, failures, outages, comers, 0);
-}
-
-static explorer run(int32_t size, bool buddies, int64_t steps, int failures, int outages) {
-    return run_elastic(size, buddies, steps, failures, outages, -1);
-}
-
 static void nothing_fails(void **state) {
     (void)state;
-    const explorer e = run(3, true, 2, 0, 0);
+    const explorer e = run(&(system_t){.buddies = true, .last = 2});
     assert_int_equal(e.mends, 0);
 }
 
@@ -165,7 +152,8 @@ static void nothing_fails(void **state) {
 static void one_rank_dies(void **state) {
     (void)state;
     for (int buddies = 0; buddies < 2; buddies++) {
-        const explorer e = run(3, buddies, SANITIZED ? 1 : 2, 1, 0);
+        const explorer e =
+            run(&(system_t){.buddies = buddies, .last = SANITIZED ? 1 : 2, .failures = 1});
         assert_true(e.mends > 0 && e.rolled_forward > 0);
         assert_int_equal(e.from_disk, 0);
     }
@@ -176,7 +164,7 @@ static void one_rank_dies(void **state) {
 static void two_ranks_die(void **state) {
     (void)state;
     for (int buddies = 0; buddies < (SANITIZED ? 0 : 2); buddies++) {
-        const explorer e = run(3, buddies, 1, 2, 0);
+        const explorer e = run(&(system_t){.buddies = buddies, .last = 1, .failures = 2});
         assert_true(e.mends > 0 && e.rolled_forward > 0);
         assert_int_equal(e.from_disk > 0, buddies);
     }
@@ -187,10 +175,10 @@ static void two_ranks_die(void **state) {
 static void the_scheduler_dies(void **state) {
     (void)state;
     for (int buddies = 0; buddies < 2; buddies++) {
-        explorer e = run(3, buddies, SANITIZED ? 1 : 2, 0, 2);
+        explorer e = run(&(system_t){.buddies = buddies, .last = SANITIZED ? 1 : 2, .outages = 2});
         assert_int_equal(e.mends, 0);
         if (SANITIZED) continue;
-        e = run(3, buddies, 1, 1, 1);
+        e = run(&(system_t){.buddies = buddies, .last = 1, .failures = 1, .outages = 1});
         assert_true(e.mends > 0 && e.rolled_forward > 0);
         assert_int_equal(e.from_disk, 0);
     }
@@ -200,10 +188,10 @@ static void the_scheduler_dies(void **state) {
  */
 static void a_connection_breaks(void **state) {
     (void)state;
-    explorer e = run_all(3, false, SANITIZED ? 1 : 2, 0, 0, -1, 1);
+    explorer e = run(&(system_t){.last = SANITIZED ? 1 : 2, .breaks = 1});
     assert_int_equal(e.mends, 0);
     if (SANITIZED) return;
-    e = run_all(3, false, 1, 1, 0, -1, 1);
+    e = run(&(system_t){.last = 1, .failures = 1, .breaks = 1});
     assert_true(e.mends > 0 && e.rolled_forward > 0);
     assert_int_equal(e.from_disk, 0);
 }
@@ -212,7 +200,8 @@ static void a_connection_breaks(void **state) {
  * come to the smaller world at every point. */
 static void a_world_shrinks_and_grows(void **state) {
     (void)state;
-    const explorer e = run_elastic(3, false, SANITIZED ? 1 : 2, 1, 0, 1);
+    const explorer e =
+        run(&(system_t){.elastic = true, .last = SANITIZED ? 1 : 2, .failures = 1, .comers = 1});
     assert_true(e.mends > 0 && e.rolled_forward > 0 && e.resized > 0);
     assert_int_equal(e.from_disk, 0);
 }
@@ -221,7 +210,7 @@ static void a_world_shrinks_and_grows(void **state) {
 static void a_rank_dies_while_a_world_shrinks(void **state) {
     (void)state;
     if (SANITIZED) return;
-    const explorer e = run_elastic(3, false, 1, 2, 0, 0);
+    const explorer e = run(&(system_t){.elastic = true, .last = 1, .failures = 2});
     assert_true(e.mends > 0 && e.rolled_forward > 0 && e.resized > 0);
     assert_true(e.from_disk > 0); /* a world of one rank, which died: tell_mend looks at each */
 }
@@ -230,10 +219,33 @@ static void a_rank_dies_while_a_world_shrinks(void **state) {
 static void the_scheduler_dies_while_a_world_changes(void **state) {
     (void)state;
     if (SANITIZED) return;
-    explorer e = run_elastic(3, false, 1, 1, 1, 0);
+    explorer e = run(&(system_t){.elastic = true, .last = 1, .failures = 1, .outages = 1});
     assert_true(e.mends > 0 && e.rolled_forward > 0 && e.resized > 0);
-    e = run_elastic(2, false, 1, 1, 2, 1);
+    e = run(&(system_t){
+        .size = 2, .elastic = true, .last = 1, .failures = 1, .outages = 2, .comers = 1});
     assert_true(e.mends > 0 && e.resized > 0);
+}
+
+/* A rank's update breaks off once all are ready, and its state is lost. */
+static void an_update_is_torn(void **state) {
+    (void)state;
+    for (int buddies = 0; buddies < 2; buddies++) {
+        const explorer e =
+            run(&(system_t){.buddies = buddies, .last = SANITIZED ? 1 : 2, .tears = 1});
+        assert_true(e.mends > 0 && e.rolled_forward > 0);
+        assert_int_equal(e.from_disk, 0);
+    }
+}
+
+/* Ranks update pieces of parameters. Whoever has not gathered them, or had none, gets them all. */
+static void parameters_are_gathered_again(void **state) {
+    (void)state;
+    for (int buddies = 0; buddies < 2; buddies++) {
+        const explorer e = run(&(system_t){
+            .buddies = buddies, .last = SANITIZED ? 1 : 2, .failures = 1, .scatters = true});
+        assert_true(e.mends > 0 && e.rolled_forward > 0);
+        assert_int_equal(e.from_disk, 0);
+    }
 }
 
 int main(void) {
@@ -243,6 +255,8 @@ int main(void) {
         cmocka_unit_test(two_ranks_die),
         cmocka_unit_test(the_scheduler_dies),
         cmocka_unit_test(a_connection_breaks),
+        cmocka_unit_test(an_update_is_torn),
+        cmocka_unit_test(parameters_are_gathered_again),
         cmocka_unit_test(a_world_shrinks_and_grows),
         cmocka_unit_test(a_rank_dies_while_a_world_shrinks),
         cmocka_unit_test(the_scheduler_dies_while_a_world_changes),

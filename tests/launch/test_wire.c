@@ -320,25 +320,27 @@ static void mending_comes_back(void **state) {
         assert_int_equal(wefti_halt_decode(&f, &halt_back), WEFT_E_CORRUPT);
 
     const int32_t holds[] = {0, 2, 5};
-    wefti_standing_message stands = {.generation = 9, .step = 12, .ready = true}, stands_back;
-    int32_t *held, count;
-    assert_int_equal(wefti_standing_encode(&stands, holds, 3, &large, &bytes), WEFT_OK);
+    wefti_stand stands = {.step = 12, .ready = true, .holds = holds, .holds_count = 3}, back_at;
+    uint64_t generation;
+    int32_t *held;
+    assert_int_equal(wefti_standing_encode(9, &stands, &large, &bytes), WEFT_OK);
     f = frame_of(WEFTI_FRAME_STANDING, large, bytes);
-    assert_int_equal(wefti_standing_decode(&f, 6, &stands_back, &held, &count), WEFT_OK);
-    assert_true(stands_back.generation == 9 && stands_back.step == 12 && stands_back.ready);
-    assert_int_equal(count, 3);
+    assert_int_equal(wefti_standing_decode(&f, 6, &generation, &back_at, &held), WEFT_OK);
+    assert_true(generation == 9 && back_at.step == 12 && back_at.ready);
+    assert_int_equal(back_at.holds_count, 3);
     assert_memory_equal(held, holds, sizeof holds);
     wefti_free(held);
-    assert_int_equal(wefti_standing_decode(&f, 5, &stands_back, &held, &count), WEFT_E_CORRUPT);
+    assert_int_equal(wefti_standing_decode(&f, 5, &generation, &back_at, &held), WEFT_E_CORRUPT);
     large[28] = 0; /* rank 0 twice */
-    assert_int_equal(wefti_standing_decode(&f, 6, &stands_back, &held, &count), WEFT_E_CORRUPT);
+    assert_int_equal(wefti_standing_decode(&f, 6, &generation, &back_at, &held), WEFT_E_CORRUPT);
     for (f.bytes = 0; f.bytes < bytes; f.bytes++)
-        assert_int_equal(wefti_standing_decode(&f, 6, &stands_back, &held, &count), WEFT_E_CORRUPT);
+        assert_int_equal(wefti_standing_decode(&f, 6, &generation, &back_at, &held),
+                         WEFT_E_CORRUPT);
     wefti_free(large);
-    stands = (wefti_standing_message){.generation = 9, .step = -1, .ready = true};
-    assert_int_equal(wefti_standing_encode(&stands, NULL, 0, &large, &bytes), WEFT_OK);
+    stands = (wefti_stand){.step = -1, .ready = true};
+    assert_int_equal(wefti_standing_encode(9, &stands, &large, &bytes), WEFT_OK);
     f = frame_of(WEFTI_FRAME_STANDING, large, bytes);
-    assert_int_equal(wefti_standing_decode(&f, 6, &stands_back, &held, &count), WEFT_E_CORRUPT);
+    assert_int_equal(wefti_standing_decode(&f, 6, &generation, &back_at, &held), WEFT_E_CORRUPT);
     wefti_free(large);
 
     const wefti_mend_rank ranks[] = {{-1, 0}, {0, 3}, {-2, -1}};
@@ -383,7 +385,6 @@ static void mending_comes_back(void **state) {
         assert_int_equal(wefti_arm_decode(&f, &arm_back), WEFT_E_CORRUPT);
     }
 
-    uint64_t generation;
     wefti_generation_encode(77, body);
     f = frame_of(WEFTI_FRAME_WHOLE, body, WEFTI_GENERATION_BYTES);
     assert_int_equal(wefti_generation_decode(&f, &generation), WEFT_OK);

@@ -189,7 +189,7 @@ typedef struct world_trial {
     pthread_barrier_t barrier;
     wefti_comm *next[MOST_RANKS]; /* communicators after the repair */
     wefti_comm *old[MOST_RANKS];
-    wefti_session_standing stands[MOST_RANKS];
+    wefti_stand stands[MOST_RANKS];
     int32_t size, victim,
         source;          /* source: gives the victim its state; -1: the victim only halts */
     int64_t step, share; /* the step that is given up, after so many 1/64 of its parts; */
@@ -249,7 +249,7 @@ static inline weft_status repair(world_rank *x, weft_world *world) {
     const bool dies = w->source >= 0, dead = dies && world->rank == w->victim;
     int32_t source[MOST_RANKS];
     for (int32_t r = 0; r < w->size; r++) source[r] = dies && r == w->victim ? w->source : -1;
-    w->stands[world->rank] = wefti_session_stands(x->s);
+    w->stands[world->rank] = wefti_survivor_stands(&x->s->survivor);
     pthread_barrier_wait(&w->barrier);
     if (world->rank == 0) choose_target(w);
     if (world->rank == 0 && w->tuning) wefti_cpu_tune(w->tuning);
@@ -269,7 +269,7 @@ static inline weft_status repair(world_rank *x, weft_world *world) {
     }
     TRY(wefti_session_advance(x->s, w->target));
     TRY(wefti_session_give(x->s, w->target, source));
-    if (x->s->scattered) atomic_store(&w->gathers, true);
+    if (x->s->survivor.phase == WEFTI_SURVIVOR_SCATTERED) atomic_store(&w->gathers, true);
     return wefti_session_gather_again(x->s);
 }
 

@@ -35,8 +35,8 @@ static bool same_bits_with_recovery(uint64_t seed) {
             if (status != WEFT_E_PEER)
                 fail_msg("seed %llu: %d, %s", (unsigned long long)seed, status,
                          weft_error_message());
-            assert_int_equal(wefti_session_stands(s).step, n);
-            assert_false(wefti_session_stands(s).ready);
+            assert_int_equal(s->survivor.step, n);
+            assert_int_equal(s->survivor.phase, WEFTI_SURVIVOR_STEPPING);
             ASSERT_OK(wefti_session_abandon(s, false));
             ASSERT_OK(wefti_session_advance(s, n));
         }

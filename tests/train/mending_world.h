@@ -140,11 +140,7 @@ static inline void mending_choose(mending_job *j) {
     for (int32_t r = 0; r < j->size; r++) {
         mending_seat *s = &j->seats[r];
         for (int32_t k = 0; disk && k < j->size; k++) s->source[k] = -2;
-        s->told = (wefti_mend){.target = disk ? 0 : target,
-                               .update = !disk && s->stand.step == target - 1,
-                               .forget = !disk && s->stand.step == target,
-                               .from_disk = disk,
-                               .source = s->source};
+        s->told = (wefti_mend){.target = disk ? 0 : target, .from_disk = disk, .source = s->source};
         s->next = next[r];
         s->whole = false;
     }

@@ -1,5 +1,5 @@
-/* A member of a world that is mended: docs/design/recovery.md. recovery decides what a rank
- * does; this file says and hears it. */
+/* A member of a world that is mended: docs/design/recovery.md. recovery decides which words of the
+ * scheduler count; this file says and hears them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,11 +21,11 @@ weft_status wefti_member_begin_mending(wefti_member *m) {
     wefti_member_mending *d = &m->mend;
     if (!is_mendable(m)) return WEFT_OK;
     const int64_t generation = (int64_t)m->placed.generation;
-    d->rank = wefti_survivor_begin(0, generation, false);
+    d->round = wefti_round_begin(generation);
     d->came = m->placed.newcomer;
     if (m->placed.newcomer) { /* WORLD is its HALT */
-        d->rank = wefti_survivor_newcomer(false);
-        (void)wefti_survivor_halt(&d->rank, generation);
+        d->round = wefti_round_newcomer();
+        (void)wefti_round_halt(&d->round, generation);
         d->halt = (wefti_halt){.generation = m->placed.generation, .failed = m->placed.rank};
         (void)snprintf(d->halt.text, sizeof d->halt.text, "rank %d was started again",
                        (int)m->placed.rank);
@@ -55,7 +55,7 @@ weft_status wefti_member_hear_halt(wefti_caller *c, const wefti_frame *frame) {
 
 void wefti_member_halt(wefti_member *m, const wefti_halt *said) {
     wefti_member_mending *d = &m->mend;
-    if (!wefti_survivor_halt(&d->rank, (int64_t)said->generation)) return;
+    if (!wefti_round_halt(&d->round, (int64_t)said->generation)) return;
     d->halt = *said;
     m->join.used = said->used;
     m->placed.generation = m->join.generation = said->generation;
@@ -69,7 +69,7 @@ void wefti_member_halt(wefti_member *m, const wefti_halt *said) {
 }
 
 bool wefti_member_is_mending(const wefti_member *m) {
-    return m->mend.rank.phase > WEFTI_SURVIVOR_READY;
+    return m->mend.round.phase != WEFTI_ROUND_STEPS;
 }
 
 /* The communicator lives until the member leaves, which waits for its thread, or until another one
@@ -83,12 +83,6 @@ void wefti_member_break_locked(wefti_member *m, int failed, const char *message)
     pthread_mutex_lock(&m->caller.lock);
     m->mend.breaking--;
     pthread_cond_broadcast(&m->caller.changed);
-}
-
-static bool gives(const wefti_member *m) {
-    for (int32_t r = 0; r < m->placed.size; r++)
-        if (m->mend.source[r] == m->placed.rank) return true;
-    return false;
 }
 
 /* Another world begins: who its ranks are. Takes `seats` over, also on failure. */
@@ -140,16 +134,13 @@ weft_status wefti_member_hear_mend(wefti_caller *c, const wefti_frame *frame) {
     wefti_free(ranks);
     WEFT_TRY(status);
     d->target = said.target;
-    d->actions = wefti_survivor_mend(&d->rank, (int64_t)said.generation, said.target,
-                                     d->source[m->placed.rank], gives(m));
-    d->answered = true;
+    d->answered = wefti_round_mend(&d->round, (int64_t)said.generation);
     pthread_cond_broadcast(&c->changed);
     return WEFT_OK;
 }
 
 bool wefti_member_goes_on(wefti_member *m) {
-    (void)wefti_survivor_go(&m->mend.rank, (int64_t)m->next.place.generation);
-    m->mend.go = m->mend.rank.phase == WEFTI_SURVIVOR_STEPPING;
+    m->mend.go = wefti_round_go(&m->mend.round, (int64_t)m->next.place.generation);
     if (m->mend.go) wefti_member_is_whole(m);
     return m->mend.go;
 }
@@ -173,12 +164,9 @@ weft_status wefti_member_hear_armed(wefti_caller *c, const wefti_frame *frame) {
 }
 
 static weft_status say_standing(wefti_member *m) {
-    const wefti_stand *at = &m->mend.at;
-    const wefti_standing_message said = {
-        .generation = m->placed.generation, .step = at->step, .ready = at->ready};
     unsigned char *body;
     size_t bytes;
-    WEFT_TRY(wefti_standing_encode(&said, at->holds, at->holds_count, &body, &bytes));
+    WEFT_TRY(wefti_standing_encode(m->placed.generation, &m->mend.at, &body, &bytes));
     weft_status status =
         wefti_wire_send(&m->caller.link, WEFTI_FRAME_STANDING, body, bytes, NULL, 0);
     wefti_free(body);
@@ -272,9 +260,7 @@ static void tell(const wefti_member *m, wefti_mend *out) {
     const wefti_member_mending *d = &m->mend;
     *out = (wefti_mend){.generation = m->placed.generation,
                         .target = d->target,
-                        .update = d->actions & WEFTI_RECOVERY_UPDATE,
-                        .forget = d->actions & WEFTI_RECOVERY_FORGET,
-                        .from_disk = d->actions & WEFTI_RECOVERY_LOAD,
+                        .from_disk = d->source[m->placed.rank] == WEFTI_SOURCE_DISK,
                         .source = d->source,
                         .resized = d->resized,
                         .rank = m->placed.rank,
@@ -292,7 +278,6 @@ weft_status wefti_member_mend(wefti_member *m, const wefti_stand *at, wefti_mend
     /* Before it says where it stands: heartbeats behind that word tell of no older wait. */
     wefti_position_enter(m->position, "being mended");
     d->at = *at;
-    d->rank.at = (wefti_standing_report){.step = at->step, .ready = at->ready, .copies = true};
     d->inside = true;
     d->standing_due = atomic_load(&d->halted);
     wefti_caller_ring(&m->caller);
@@ -312,8 +297,7 @@ weft_status wefti_member_whole(wefti_member *m) {
     wefti_member_mending *d = &m->mend;
     weft_status status = WEFT_OK;
     pthread_mutex_lock(&m->caller.lock);
-    (void)wefti_survivor_took_state(&d->rank);
-    d->whole_due = !atomic_load(&d->halted);
+    d->whole_due = wefti_round_whole(&d->round);
     wefti_caller_ring(&m->caller);
     while (is_in(m) && !d->go && !atomic_load(&d->halted))
         pthread_cond_wait(&m->caller.changed, &m->caller.lock);

@@ -25,7 +25,7 @@ typedef struct wefti_member_entry {
 /* The mending of a broken world. From HALT until MEND is taken, the member is halted: nothing of
  * the old world goes on, and the next does not exist. */
 typedef struct wefti_member_mending {
-    wefti_survivor rank;
+    wefti_round round;
     atomic_bool halted;
     bool armed, arm_sent, arm_heard;
     bool came;             /* to a world that can be mended, after its begin */
@@ -39,8 +39,7 @@ typedef struct wefti_member_mending {
     bool resized;          /* of MEND */
     int32_t *source, *was; /* of MEND: [size] each, one block */
     wefti_arm arm;
-    unsigned actions; /* wefti_recovery_action, on MEND */
-    wefti_halt halt;  /* the last */
+    wefti_halt halt; /* the last */
 } wefti_member_mending;
 
 typedef struct wefti_member_world {

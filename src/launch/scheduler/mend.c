@@ -16,11 +16,9 @@
 void wefti_mend_end(wefti_scheduler *s) {
     wefti_mending_state *m = &s->mend;
     wefti_doubt_forget(s);
-    for (int32_t r = 0; m->holds && r < s->room; r++) wefti_free(m->holds[r].ranks);
+    for (int32_t r = 0; m->holds && r < s->room; r++) wefti_free(m->holds[r]);
     wefti_free(m->holds);
     wefti_free(m->seats);
-    wefti_free(m->first);
-    wefti_free(m->holder);
     wefti_free(m->dismissed);
     *m = (wefti_mending_state){0};
 }
@@ -31,14 +29,12 @@ void wefti_mend_begin(wefti_scheduler *s) {
     wefti_mend_end(s);
     if (s->taken < 2) return;
     m->holds = wefti_calloc(size, sizeof *m->holds);
-    m->first = wefti_calloc(size + 1, sizeof *m->first);
     m->seats = wefti_calloc(size, sizeof *m->seats);
-    if (!m->holds || !m->first || !m->seats) {
+    if (!m->holds || !m->seats) {
         wefti_mend_end(s);
         return;
     }
-    const wefti_holders nobody = {.first = m->first, .holder = m->first};
-    wefti_mending_begin(&m->world, s->taken, m->seats, nobody, (int64_t)s->generation);
+    wefti_mending_begin(&m->world, s->taken, m->seats, (int64_t)s->generation);
 }
 
 /* The world is as elastic as all ranks allow. */
@@ -353,36 +349,6 @@ void wefti_mend_left(wefti_scheduler *s, int32_t rank) {
 
 /* --- standing, mending, going on --- */
 
-/* Whether all ranks but this one have told where they stand. */
-static bool is_last(const wefti_scheduler *s, int32_t rank) {
-    for (int32_t r = 0; r < s->taken; r++)
-        if (!s->mend.seats[r].filled || (r != rank && !s->mend.seats[r].stood)) return false;
-    return true;
-}
-
-/* Turns what each rank holds into the holders of each rank. */
-static weft_status find_holders(wefti_scheduler *s) {
-    wefti_mending_state *m = &s->mend;
-    int32_t *first = m->first, size = s->taken, all = 0;
-    if (wefti_mending_is_resized(&m->world)) return WEFT_OK; /* they had other numbers */
-    memset(first, 0, ((size_t)size + 1) * sizeof *first);
-    for (int32_t r = 0; r < size; r++)
-        for (int32_t i = 0; i < m->holds[r].count; i++) first[m->holds[r].ranks[i]]++;
-    for (int32_t r = 0; r < size; r++) {
-        all += first[r];
-        first[r] = all; /* its end; below, what is filled in moves it to its beginning */
-    }
-    first[size] = all;
-    wefti_free(m->holder);
-    m->holder = NULL;
-    WEFT_NEW_ARRAY(m->holder, int32_t, all + 1);
-    for (int32_t r = size - 1; r >= 0; r--)
-        for (int32_t i = 0; i < m->holds[r].count; i++)
-            m->holder[--first[m->holds[r].ranks[i]]] = r;
-    m->world.holders = (wefti_holders){.first = first, .holder = m->holder};
-    return WEFT_OK;
-}
-
 static weft_status tell_mend(wefti_scheduler *s) {
     wefti_mending_state *m = &s->mend;
     wefti_mend_message said = {.generation = s->generation,
@@ -417,30 +383,23 @@ weft_status wefti_mend_act(wefti_scheduler *s, unsigned actions) {
     return actions & WEFTI_MENDING_MEND ? tell_mend(s) : WEFT_OK;
 }
 
-static weft_status stand(wefti_scheduler *s, int32_t rank, const wefti_standing_message *said) {
-    unsigned actions;
-    const wefti_standing_report at = {.step = said->step, .ready = said->ready, .copies = true};
-    if (is_last(s, rank)) WEFT_TRY(find_holders(s));
-    weft_status status =
-        wefti_mending_stood(&s->mend.world, rank, (int64_t)said->generation, at, &actions);
-    if (status < 0 && status != WEFT_E_CORRUPT) return status; /* else all read the disk */
-    return wefti_mend_act(s, actions);
-}
-
 weft_status wefti_mend_stood(wefti_scheduler *s, int32_t rank, const wefti_frame *frame) {
     wefti_mending_state *m = &s->mend;
-    wefti_standing_message said;
-    int32_t *holds, count;
-    const int32_t ranks = s->mend.seats ? s->mend.world.whole : s->taken;
-    WEFT_TRY(wefti_standing_decode(frame, ranks, &said, &holds, &count));
-    if (wefti_mend_phase(s) != WEFTI_MENDING_COUNTING || said.generation != s->generation) {
+    uint64_t generation;
+    wefti_stand at;
+    int32_t *holds;
+    unsigned actions;
+    WEFT_TRY(wefti_standing_decode(frame, m->seats ? m->world.whole : s->taken, &generation, &at,
+                                   &holds));
+    if (wefti_mend_phase(s) != WEFTI_MENDING_COUNTING || generation != s->generation) {
         wefti_free(holds); /* a death has overtaken it */
         return WEFT_OK;
     }
-    wefti_free(m->holds[rank].ranks);
-    m->holds[rank].ranks = holds;
-    m->holds[rank].count = count;
-    weft_status status = stand(s, rank, &said);
+    wefti_free(m->holds[rank]);
+    m->holds[rank] = holds;
+    weft_status status = wefti_mending_stood(&m->world, rank, (int64_t)generation, at, &actions);
+    if (status >= 0 || status == WEFT_E_CORRUPT) /* then all read the disk */
+        status = wefti_mend_act(s, actions);
     if (status < 0) wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
     wefti_mend_give_up_seats(s, wefti_now_ns()); /* some of those that stand may be too many */
     return WEFT_OK;

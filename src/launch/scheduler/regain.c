@@ -121,7 +121,7 @@ static weft_status begin_mending(wefti_scheduler *s, bool leaves) {
     if (leaves) return WEFT_OK;
     WEFT_REQUIRE(m->seats, WEFT_E_NOMEM, "no memory for the ranks that have come back");
     s->own = wefti_new_generation(s->generation + above_all);
-    wefti_mending_gather(&m->world, s->taken, m->seats, m->world.holders, (int64_t)s->own);
+    wefti_mending_gather(&m->world, s->taken, m->seats, (int64_t)s->own);
     for (int32_t r = 0; r < s->taken; r++) {
         wefti_member_slot *slot = &s->slots[r];
         m->armed += slot->armed;

@@ -31,11 +31,8 @@ weft_status wefti_make_room(wefti_scheduler *s, int32_t ranks) {
     bool has = enlarge((void **)&s->slots, s->room, ranks, sizeof *s->slots);
     if (m->seats) { /* else it makes room for slots alone */
         has = has && enlarge((void **)&m->seats, s->room, ranks, sizeof *m->seats) &&
-              enlarge((void **)&m->holds, s->room, ranks, sizeof *m->holds) &&
-              enlarge((void **)&m->first, s->room + 1, ranks + 1, sizeof *m->first);
+              enlarge((void **)&m->holds, s->room, ranks, sizeof *m->holds);
         m->world.seats = m->seats;
-        m->world.holders =
-            (wefti_holders){.first = m->first, .holder = m->holder ? m->holder : m->first};
     }
     WEFT_REQUIRE(has, WEFT_E_NOMEM, "no memory for a world of %d ranks", (int)ranks);
     s->room = ranks;
@@ -118,10 +115,7 @@ static bool all_stand(const wefti_scheduler *s) {
 /* Whether `holder` has the state of `rank`. Ranks say so by the numbers that they had in the world
  * that was whole last. */
 static bool holds(const wefti_scheduler *s, int32_t holder, int32_t rank) {
-    const wefti_mending_state *m = &s->mend;
-    for (int32_t i = 0; i < m->holds[holder].count; i++)
-        if (m->holds[holder].ranks[i] == m->seats[rank].was) return true;
-    return false;
+    return wefti_stand_holds(&s->mend.seats[holder].at, s->mend.seats[rank].was);
 }
 
 /* Whether a rank that is here, other than `besides`, has the state of this one. */
@@ -194,12 +188,11 @@ static void move_slots(wefti_scheduler *s) {
             continue;
         }
         if (kept != r) {
-            wefti_free(m->holds[kept].ranks);
+            wefti_free(m->holds[kept]);
             s->slots[kept] = s->slots[r];
             s->slots[kept].client->slot = kept;
             m->holds[kept] = m->holds[r];
-            m->holds[r].ranks = NULL;
-            m->holds[r].count = 0;
+            m->holds[r] = NULL;
         }
         kept++;
     }

@@ -112,18 +112,14 @@ typedef struct wefti_accusation {
 typedef struct wefti_mending_state {
     wefti_mending world; /* of `seats`, which is NULL if the world cannot be mended */
     wefti_seat *seats;   /* [size] */
-    struct {
-        int32_t *ranks, count;
-    } * holds;          /* [size] whose states each rank has, as it says itself */
-    int32_t *first;     /* [size + 1], of world.holders */
-    int32_t *holder;    /* of world.holders; NULL: none */
-    int32_t armed;      /* ranks that may be mended */
-    wefti_arm elastic;  /* what the ranks allow */
-    bool allows;        /* one has said so */
-    int32_t later_size; /* of a world that may have been whole after the last that surely was: the
-                           ranks that came from an earlier scheduler do not know; 0: none */
-    bool gathered;      /* its ranks came from an earlier scheduler, and say `elastic` again */
-    int32_t *dismissed; /* numbers of processes that were too many for each plan of the job */
+    int32_t **holds;     /* [size] of the ranks' standings */
+    int32_t armed;       /* ranks that may be mended */
+    wefti_arm elastic;   /* what the ranks allow */
+    bool allows;         /* one has said so */
+    int32_t later_size;  /* of a world that may have been whole after the last that surely was: the
+                            ranks that came from an earlier scheduler do not know; 0: none */
+    bool gathered;       /* its ranks came from an earlier scheduler, and say `elastic` again */
+    int32_t *dismissed;  /* numbers of processes that were too many for each plan of the job */
     int64_t dismissed_count, dismissed_room;
     bool was;         /* the world has been mended */
     int64_t since_ns; /* of COUNTING */

@@ -59,26 +59,25 @@ weft_status wefti_halt_decode(const wefti_frame *frame, wefti_halt *out) {
     return wefti_unpack_end(&u, "halt");
 }
 
-weft_status wefti_standing_encode(const wefti_standing_message *m, const int32_t *holds,
-                                  int32_t count, unsigned char **out, size_t *out_bytes) {
-    size_t room = 24 + 4 * (size_t)count;
+weft_status wefti_standing_encode(uint64_t generation, const wefti_stand *at, unsigned char **out,
+                                  size_t *out_bytes) {
+    size_t room = 24 + 4 * (size_t)at->holds_count;
     WEFT_NEW_ARRAY(*out, unsigned char, room);
     wefti_pack p = {.data = *out, .room = room};
-    wefti_pack_u64(&p, m->generation);
-    wefti_pack_u64(&p, (uint64_t)m->step);
-    wefti_pack_u32(&p, m->ready);
-    wefti_pack_u32(&p, (uint32_t)count);
-    for (int32_t i = 0; i < count; i++) wefti_pack_u32(&p, (uint32_t)holds[i]);
+    wefti_pack_u64(&p, generation);
+    wefti_pack_u64(&p, (uint64_t)at->step);
+    wefti_pack_u32(&p, at->ready);
+    wefti_pack_u32(&p, (uint32_t)at->holds_count);
+    for (int32_t i = 0; i < at->holds_count; i++) wefti_pack_u32(&p, (uint32_t)at->holds[i]);
     *out_bytes = p.used;
     return WEFT_OK;
 }
 
-weft_status wefti_standing_decode(const wefti_frame *frame, int32_t size,
-                                  wefti_standing_message *out, int32_t **out_holds,
-                                  int32_t *out_count) {
+weft_status wefti_standing_decode(const wefti_frame *frame, int32_t size, uint64_t *out_generation,
+                                  wefti_stand *out, int32_t **out_holds) {
     wefti_unpack u = wefti_unpack_of(frame);
     int32_t *holds = NULL, last = -1;
-    out->generation = unpack_generation(&u);
+    *out_generation = unpack_generation(&u);
     out->step = (int64_t)wefti_unpack_u64(&u);
     uint32_t ready = wefti_unpack_u32(&u), count = wefti_unpack_u32(&u);
     out->ready = ready == 1;
@@ -95,8 +94,8 @@ weft_status wefti_standing_decode(const wefti_frame *frame, int32_t size,
     if (u.bad) {
         wefti_free(holds);
     } else {
-        *out_holds = holds;
-        *out_count = (int32_t)count;
+        out->holds = *out_holds = holds;
+        out->holds_count = (int32_t)count;
     }
     return wefti_unpack_end(&u, "standing");
 }

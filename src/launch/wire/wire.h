@@ -172,12 +172,6 @@ typedef struct wefti_halt { /* HALT: the world is broken, and to be mended */
     char text[WEFTI_TEXT_MAX + 1];
 } wefti_halt;
 
-typedef struct wefti_standing_message { /* STANDING: where this rank stands then */
-    uint64_t generation;
-    int64_t step; /* as in wefti_stand */
-    bool ready;
-} wefti_standing_message;
-
 typedef struct wefti_mend_message { /* MEND: what all do then */
     uint64_t generation;
     int64_t target;
@@ -362,14 +356,12 @@ size_t wefti_arm_encode(const wefti_arm *m, unsigned char out[WEFTI_ARM_BYTES]);
 weft_status wefti_arm_decode(const wefti_frame *frame, wefti_arm *out) WEFT_CHECKED;
 size_t wefti_halt_encode(const wefti_halt *m, unsigned char out[WEFTI_MESSAGE_MAX]);
 weft_status wefti_halt_decode(const wefti_frame *frame, wefti_halt *out) WEFT_CHECKED;
-/* Fresh memory. holds: [count], ranks. */
-weft_status wefti_standing_encode(const wefti_standing_message *m, const int32_t *holds,
-                                  int32_t count, unsigned char **out,
+/* STANDING: where a rank stands when its world is halted. Fresh memory. */
+weft_status wefti_standing_encode(uint64_t generation, const wefti_stand *at, unsigned char **out,
                                   size_t *out_bytes) WEFT_CHECKED;
-/* *out_holds: fresh memory, NULL if there are none. Ranks below `size`, ascending. */
-weft_status wefti_standing_decode(const wefti_frame *frame, int32_t size,
-                                  wefti_standing_message *out, int32_t **out_holds,
-                                  int32_t *out_count) WEFT_CHECKED;
+/* *out_holds: out->holds, in fresh memory; NULL if there are none. Ranks below `size`. */
+weft_status wefti_standing_decode(const wefti_frame *frame, int32_t size, uint64_t *out_generation,
+                                  wefti_stand *out, int32_t **out_holds) WEFT_CHECKED;
 /* Fresh memory. ranks, seats: [m->size]. */
 weft_status wefti_mend_encode(const wefti_mend_message *m, const wefti_mend_rank *ranks,
                               const wefti_seated *seats, unsigned char **out,

@@ -27,8 +27,7 @@ bool wefti_session_replicates(const weft_session *s, int32_t a, int32_t b) {
 }
 
 bool wefti_session_keeps(const weft_session *s, int32_t a, int32_t b) {
-    const bool has = !s->stale && !s->lacks_copies && !s->torn && !s->newcomer;
-    return has && s->views[0]->sites[b].facts.holder == a;
+    return wefti_survivor_keeps(&s->survivor) && s->views[0]->sites[b].facts.holder == a;
 }
 
 static bool has_buddies(const weft_session *s) {
@@ -48,28 +47,28 @@ static weft_status copy_rank(weft_session *s, int32_t rank) {
     const int32_t holder = holder_of(s, rank);
     if (holder < 0 || (s->world && rank != s->me && holder != s->me)) return WEFT_OK;
     const wefti_giving g = {rank, holder, WEFTI_GIVEN_OWNED, WEFTI_GIVEN_COPIES, -1};
-    return wefti_state_give(s, &g, s->step);
+    return wefti_state_give(s, &g, s->survivor.step);
 }
 
 weft_status wefti_session_copy(weft_session *s) {
     weft_status status = WEFT_OK;
-    if (!s->stale || !has_buddies(s)) return WEFT_OK;
+    if (s->survivor.copies != WEFTI_COPIES_STALE || !has_buddies(s)) return WEFT_OK;
     for (int32_t r = 0; r < s->devices && status >= 0; r++) status = copy_rank(s, r);
     WEFT_TRY(wefti_fail_world(s->world, status));
-    s->stale = false;
+    wefti_survivor_copied(&s->survivor);
     return WEFT_OK;
 }
 
 void wefti_session_changed(weft_session *s, wefti_tensor_role role) {
     wefti_session_saving_captured(s);
-    if (role <= WEFTI_TENSOR_OPTIMIZER) s->stale = true;
+    if (role <= WEFTI_TENSOR_OPTIMIZER) wefti_survivor_changed(&s->survivor);
 }
 
 /* ---- newcomers ---- */
 
 /* Of a rank that gets no state. */
 static weft_status check_state(const weft_session *s, int64_t target) {
-    const int64_t step = wefti_session_stands(s).step;
+    const int64_t step = wefti_survivor_stands(&s->survivor).step;
     WEFT_REQUIRE(step == target, WEFT_E_MISMATCH,
                  "rank %d has %s, and no other rank gives it the one after %lld updates", s->me,
                  step < 0 ? "no whole state" : "another state", (long long)target);
@@ -122,23 +121,21 @@ static weft_status give_whole(weft_session *s, int32_t to, const int32_t *source
 
 /* ---- copies of newcomers ---- */
 
-enum { LACKS = 1, STALE = 2 };
-
 /* The copies that newcomers lack, or ranks that were to take them when a further process died.
  * Before the first step nobody has copies. */
 static weft_status give_copies(weft_session *s) {
-    const double own = s->lacks_copies ? LACKS : s->stale ? STALE : 0;
+    const double own = s->survivor.copies;
     weft_status status = WEFT_OK;
     double *all = s->of_ranks;
     bool stale = false;
     if (!has_buddies(s)) return WEFT_OK;
     WEFT_TRY(wefti_agree_records(s->agreement, &own, sizeof own, all));
-    for (int32_t r = 0; r < s->devices; r++) stale |= all[r] == STALE;
+    for (int32_t r = 0; r < s->devices; r++) stale |= all[r] == WEFTI_COPIES_STALE;
     for (int32_t r = 0; r < s->devices && status >= 0 && !stale; r++)
-        if (holder_of(s, r) >= 0 && all[holder_of(s, r)] == LACKS) status = copy_rank(s, r);
+        if (holder_of(s, r) >= 0 && all[holder_of(s, r)] == WEFTI_COPIES_LACKING)
+            status = copy_rank(s, r);
     WEFT_TRY(wefti_agree(s->agreement, status));
-    s->stale = stale;
-    s->lacks_copies = false;
+    (stale ? wefti_survivor_changed : wefti_survivor_copied)(&s->survivor);
     return WEFT_OK;
 }
 
@@ -150,10 +147,6 @@ weft_status wefti_session_give(weft_session *s, int64_t target, const int32_t *s
         if (source[r] >= 0) status = give_state(s, source[r], r, target);
     if (status >= 0 && source[s->me] < 0) status = check_state(s, target);
     WEFT_TRY(wefti_agree(s->agreement, status));
-    if (source[s->me] >= 0) {
-        s->step = target;
-        s->torn = s->ready = s->newcomer = false;
-        s->lacks_copies = true;
-    }
+    if (source[s->me] >= 0) wefti_survivor_took(&s->survivor, target);
     return give_copies(s);
 }

@@ -2,6 +2,7 @@
 #include "session/mend/mend.h"
 
 #include "base/memory.h"
+#include "session/parts.h"
 
 bool wefti_repair_can(const weft_world *world, const wefti_agreement *agreement,
                       weft_status status) {
@@ -20,9 +21,8 @@ weft_status wefti_repair_mend(wefti_repair *m) {
     int32_t *holds;
     WEFT_NEW_ARRAY(holds, int32_t, size + 1);
     if (!m->is_new) {
-        const wefti_session_standing own = wefti_session_stands(m->session);
-        at.step = own.step;
-        at.ready = own.ready;
+        wefti_survivor_halt(&m->session->survivor);
+        at = wefti_survivor_stands(&m->session->survivor);
     }
     for (int32_t r = 0; r < size && at.step >= 0; r++)
         if (r != me &&
@@ -39,43 +39,34 @@ weft_status wefti_repair_mend(wefti_repair *m) {
 
 /* ---- where the ranks stand ---- */
 
+static bool is_new(const wefti_repair *m, int32_t rank) {
+    return m->ranks[rank].phase == WEFTI_SURVIVOR_NEW;
+}
+
+static int64_t step_of(const wefti_repair *m, int32_t rank) {
+    return wefti_survivor_stands(&m->ranks[rank]).step;
+}
+
 /* Of equals, the lowest rank. */
 static int32_t choose_teller(const wefti_repair *m) {
     int32_t teller = -1;
     for (int32_t r = m->size - 1; r >= 0; r--)
-        if (!m->ranks[r].is_new && (teller < 0 || m->ranks[r].step >= m->ranks[teller].step))
-            teller = r;
+        if (!is_new(m, r) && (teller < 0 || step_of(m, r) >= step_of(m, teller))) teller = r;
     return teller;
 }
 
 weft_status wefti_repair_meet(wefti_repair *m) {
-    wefti_repair_record own = {.step = -1, .is_new = m->is_new};
-    if (!m->is_new) {
-        const wefti_session_standing at = wefti_session_stands(m->session);
-        own.step = at.step;
-        own.ready = at.ready;
-    }
+    const wefti_survivor own = m->is_new ? wefti_survivor_new() : m->session->survivor;
     wefti_free(m->ranks);
     m->size = weft_world_size(m->world);
-    WEFT_NEW_ARRAY(m->ranks, wefti_repair_record, m->size);
+    WEFT_NEW_ARRAY(m->ranks, wefti_survivor, m->size);
     WEFT_TRY(wefti_agreement_of(m->world, &m->agreement));
     WEFT_TRY(wefti_agree_records(m->agreement, &own, sizeof own, m->ranks));
     m->newcomers = 0;
-    for (int32_t r = 0; r < m->size; r++) m->newcomers += m->ranks[r].is_new;
+    for (int32_t r = 0; r < m->size; r++) m->newcomers += is_new(m, r);
     m->teller = choose_teller(m);
     m->place = WEFTI_REPAIR_MET;
     return WEFT_OK;
-}
-
-/* Whether some rank has the state before the target, and cannot come to it: its update needs ranks
- * that have made theirs. */
-static bool is_left_behind(const wefti_repair *m) {
-    bool behind = false;
-    for (int32_t r = 0; r < m->size; r++) {
-        const wefti_repair_record *x = &m->ranks[r];
-        behind |= x->step >= 0 && x->step != m->mend.target && !x->ready;
-    }
-    return behind;
 }
 
 /* ---- one state ---- */
@@ -85,7 +76,7 @@ static weft_status call(wefti_repair *m, wefti_repair_call *what) {
 }
 
 static weft_status come_to_one_state(wefti_repair *m) {
-    if (!m->from_memory) {
+    if (m->mend.from_disk) {
         WEFT_TRY(wefti_session_begin_again(m->session));
         return call(m, m->calls->read);
     }
@@ -110,8 +101,11 @@ static weft_status stay(wefti_repair *m) {
 static weft_status repair(wefti_repair *m) {
     if (m->place == WEFTI_REPAIR_MENDED) WEFT_TRY(wefti_repair_meet(m));
     WEFT_TRY(call(m, m->calls->meet));
-    if (m->teller < 0) return call(m, m->calls->begin);
-    m->from_memory = !m->mend.from_disk && !is_left_behind(m);
+    if (m->teller < 0) {
+        WEFT_TRY(call(m, m->calls->begin));
+        m->session->survivor.borrowed = m->mend.resized;
+        return WEFT_OK;
+    }
     WEFT_TRY(m->mend.resized ? call(m, m->calls->resize) : stay(m));
     return wefti_session_copy(m->session);
 }
@@ -129,12 +123,14 @@ weft_status wefti_repair_run(wefti_repair *m) {
         weft_status status = repair(m);
         if (status >= 0) {
             /* A process that comes to a world of another size belongs to it once it is whole. */
-            if (!m->mend.resized) m->is_new = false;
+            wefti_survivor_settled(&m->session->survivor, m->mend.resized);
+            m->is_new = m->is_new && m->session->survivor.borrowed;
             if (!m->mend.resized) wefti_world_forget(m->world);
             status = wefti_world_whole(m->world);
         }
         if (m->calls->end_round) m->calls->end_round(m->context, m, status == WEFT_OK);
         if (status == WEFT_OK) {
+            wefti_survivor_go(&m->session->survivor);
             wefti_world_forget(m->world);
             return WEFT_OK;
         }

@@ -8,14 +8,9 @@
 #ifndef WEFTI_SESSION_MEND_H
 #define WEFTI_SESSION_MEND_H
 
+#include "recovery/recovery.h"
 #include "session/agree.h"
 #include "session/session.h"
-
-/* What each rank tells. */
-typedef struct wefti_repair_record {
-    int64_t step;       /* updates in its state; -1: none */
-    bool ready, is_new; /* ready: it can make the next update by itself; is_new: it has to set up */
-} wefti_repair_record;
 
 typedef struct wefti_repair wefti_repair;
 typedef weft_status wefti_repair_call(void *context, wefti_repair *m);
@@ -55,9 +50,8 @@ struct wefti_repair {
     wefti_repair_place place;
     wefti_mend mend;
     wefti_agreement *agreement; /* of this round */
-    wefti_repair_record *ranks; /* [size] */
+    wefti_survivor *ranks;      /* [size] what each has of the state; NEW: it has to set up */
     int32_t size, newcomers;
-    bool from_memory; /* the ranks of before have, or come to, the state of the target */
     int32_t teller; /* a rank that lives, with the target's state if one has it; -1: all are new */
     bool ended;     /* the world could not be mended */
 };

@@ -56,7 +56,7 @@ static weft_status arrive(void *context, wefti_repair *m) {
 static weft_status begin(void *context, wefti_repair *m) {
     weft_session *s = context;
     WEFT_TRY(arrive(s, m));
-    s->newcomer = false;
+    s->survivor = wefti_survivor_begin(0);
     return begin_state(s);
 }
 
@@ -70,9 +70,7 @@ static weft_status settled(void *context, wefti_repair *m) {
 }
 
 static void drop(void *context) {
-    weft_session *s = context;
-    wefti_session_stop(s);
-    s->newcomer = false;
+    wefti_session_stop(context);
 }
 
 static const wefti_repair_calls calls = {.meet = meet,
@@ -97,7 +95,7 @@ static weft_status go_on(weft_session *s, wefti_repair *m) {
               "a process of the job was lost and replaced (state from %s): feed again after step "
               "%lld",
               m->teller < 0 || m->mend.from_disk ? "the start, or the last file" : "memory",
-              (long long)s->step);
+              (long long)s->survivor.step);
 }
 
 /* ---- newcomers ---- */

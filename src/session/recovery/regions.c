@@ -80,7 +80,8 @@ static const wefti_piece *find_piece(const wefti_piece *pieces, int32_t count, c
 static void leave_updated(const weft_session *s, const char *name, wefti_region *own) {
     const wefti_program *p = s->views[0]->programs[s->me];
     const wefti_piece *x = find_piece(p->owned, p->owned_count, name);
-    if (s->scattered && x) wefti_layout_region(&x->layout, &p->mesh, &x->whole, p->rank, own);
+    if (s->survivor.phase == WEFTI_SURVIVOR_SCATTERED && x)
+        wefti_layout_region(&x->layout, &p->mesh, &x->whole, p->rank, own);
 }
 
 static weft_status find_own(const state_move *m, const moved_tensor *x, held_region *out) {
@@ -222,8 +223,7 @@ static weft_status move_tensor(state_move *m, int64_t k) {
 /* Numbers that a session keeps besides its tensors. Ranks without an old session are told the
  * number of updates only; rank 0 reports the rest. */
 static void move_numbers(weft_session *to, const weft_session *from, int64_t target) {
-    to->step = target;
-    to->torn = to->ready = to->newcomer = to->scattered = false;
+    wefti_survivor_moved(&to->survivor, target, !from);
     if (!from) return;
     to->rate = from->rate;
     to->scale = from->scale;
@@ -269,8 +269,10 @@ static weft_status move_listed(state_move *m, int64_t target, bool *out_whole) {
 /* Whether the old session's regions are those of the target's state. A scattered one must say which
  * parts of its parameters are. */
 static bool has_target(const weft_session *from, int64_t target) {
-    if (from->scattered && !from->views[0]->programs[from->me]->owned_count) return false;
-    return wefti_session_stands(from).step == target;
+    if (from->survivor.phase == WEFTI_SURVIVOR_SCATTERED &&
+        !from->views[0]->programs[from->me]->owned_count)
+        return false;
+    return wefti_survivor_stands(&from->survivor).step == target;
 }
 
 weft_status wefti_session_move(weft_session *to, weft_session *from, int64_t target,

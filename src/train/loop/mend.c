@@ -183,7 +183,8 @@ static weft_status settled(void *context, wefti_repair *m) {
         return WEFT_OK; /* the loop ends the step that is made now */
     int32_t stage = WEFTI_STAGE_SAVED;
     for (int32_t r = 0; r < m->size; r++)
-        if (!m->ranks[r].is_new && x->ranks[r].stage < stage) stage = x->ranks[r].stage;
+        if (m->ranks[r].phase != WEFTI_SURVIVOR_NEW && x->ranks[r].stage < stage)
+            stage = x->ranks[r].stage;
     t->progress.stage = (wefti_training_stage)stage;
     return WEFT_OK;
 }
@@ -218,7 +219,7 @@ static weft_status resize(void *context, wefti_repair *m) {
     wefti_training *t = x->t;
     bool whole;
     WEFT_TRY(
-        wefti_training_resize(t, m->mend.target, m->teller, m->from_memory, is_halted, &whole));
+        wefti_training_resize(t, m->mend.target, m->teller, !m->mend.from_disk, is_halted, &whole));
     m->session = t->built->session;
     if (!whole) WEFT_TRY(wefti_session_begin_again(t->built->session));
     WEFT_TRY(whole ? settled(x, m) : read_disk(x, m));
