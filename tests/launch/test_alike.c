@@ -146,6 +146,10 @@ static void an_unlike_one_is_refused_alone(void **state) {
     /* The next world may run something else, and who says nothing is like anybody. */
     come(&p[0], s, 0, &other, 0);
     test_wait_until(s, one_is_here);
+    pthread_mutex_lock(&s->lock);
+    const bool stale = s->alike.refusal[0]; /* what an earlier world refused is no news */
+    pthread_mutex_unlock(&s->lock);
+    assert_false(stale);
     come(&p[1], s, 1, &job, 0);
     is_refused(&p[1], "train.seed is 1 here and 2 there");
     come(&p[2], s, 1, &none, 0);
@@ -175,6 +179,41 @@ static void those_of_the_launcher_count_more(void **state) {
     wefti_scheduler_stop(s);
     wefti_identity_free(&job);
     wefti_identity_free(&other);
+}
+
+static bool three_are_here(const wefti_scheduler *s) {
+    return s->taken == 3;
+}
+
+/* Of those that came first each is compared by itself: it may run what the launcher's own runs. */
+static void each_that_came_first_is_compared(void **state) {
+    (void)state;
+    wefti_identity job = identity_of("a = 1\nb = 1\nc = 1"), first = identity_of("a = 2\nb = 1"),
+                   second = identity_of("a = 2\nc = 2"), like = identity_of("b = 1");
+    wefti_scheduler_options o = test_scheduler(4);
+    o.launcher = OWN_LAUNCHER;
+    o.own = (wefti_span){0, 1};
+    wefti_scheduler *s = start(&o);
+    person p[6];
+    come(&p[1], s, 1, &first, OTHER_LAUNCHER);
+    test_wait_until(s, one_is_here);
+    come(&p[2], s, 2, &second, OTHER_LAUNCHER);
+    come(&p[3], s, 3, &like, 0);
+    test_wait_until(s, three_are_here);
+    come(&p[0], s, 0, &job, OWN_LAUNCHER);
+    is_refused(&p[1], "a is 2 here and 1 there");
+    is_refused(&p[2], "a is 2 here and 1 there|in c");
+    come(&p[4], s, 1, &job, 0);
+    come(&p[5], s, 2, &job, 0);
+    person *all[] = {&p[0], &p[3], &p[4], &p[5]};
+    for (int i = 0; i < 4; i++) end_well(all[i]);
+    for (int i = 0; i < 4; i++) begin(all[i], leave);
+    for (int i = 0; i < 4; i++) end_well(all[i]);
+    wefti_scheduler_stop(s);
+    wefti_identity_free(&job);
+    wefti_identity_free(&first);
+    wefti_identity_free(&second);
+    wefti_identity_free(&like);
 }
 
 static void the_host_of_the_scheduler_counts_most(void **state) {
@@ -231,7 +270,8 @@ static wefti_member_options launcher(const wefti_scheduler *s, uint64_t number, 
 static void a_launcher_is_refused_with_its_process(void **state) {
     (void)state;
     enum { SECONDS = 60 };
-    wefti_identity job = identity_of("a = 1"), other = identity_of("a = 2");
+    wefti_identity job = identity_of("a = 1"), other = identity_of("a = 2"),
+                   third = identity_of("a = 3");
     wefti_scheduler_options o = test_scheduler(2);
     wefti_scheduler *s = start(&o);
     const wefti_end ended = {.rank = 1, .code = 1, .text = "rank 1 ended with exit code 1"};
@@ -252,6 +292,13 @@ static void a_launcher_is_refused_with_its_process(void **state) {
     wefti_report_end(word, 0, true);
     assert_int_equal(wefti_scheduler_wait(s, WEFTI_SCHEDULER_RUNNING, 0), WEFTI_SCHEDULER_FORMING);
     wefti_watch_end(first);
+    /* It hears its own reason, whoever was refused since. */
+    come(&p[2], s, 1, &third, OTHER_LAUNCHER + 2);
+    is_refused(&p[2], "a is 3 here and 1 there");
+    ASSERT_OK(wefti_watch_begin(&theirs, &theirs.ranks, &first));
+    ASSERT_FAILS(WEFT_E_MISMATCH, "a is 2 here and 1 there",
+                 wefti_watch_registered(first, SECONDS));
+    wefti_watch_end(first);
     ASSERT_OK(wefti_watch_begin(&ours, &ours.ranks, &second));
     ASSERT_OK(wefti_watch_registered(second, SECONDS));
     come(&p[2], s, 1, &job, OTHER_LAUNCHER + 1);
@@ -259,6 +306,7 @@ static void a_launcher_is_refused_with_its_process(void **state) {
     wefti_watch_end(second);
     wefti_scheduler_stop(s);
     wefti_identity_free(&job);
+    wefti_identity_free(&third);
     wefti_identity_free(&other);
 }
 
@@ -292,6 +340,7 @@ int main(void) {
         cmocka_unit_test(frames_are_checked),
         cmocka_unit_test(an_unlike_one_is_refused_alone),
         cmocka_unit_test(those_of_the_launcher_count_more),
+        cmocka_unit_test(each_that_came_first_is_compared),
         cmocka_unit_test(the_host_of_the_scheduler_counts_most),
         cmocka_unit_test(one_that_left_does_not_count),
         cmocka_unit_test(a_launcher_is_refused_with_its_process),

@@ -46,6 +46,7 @@ static void forget_world(wefti_scheduler *s) {
     s->answer = NULL;
     s->taken = 0;
     wefti_alike_next_world(s);
+    s->alike.refusal[0] = '\0';
     wefti_seats_clear(s);
     s->ranked = false;
     s->allgather_since_ns = s->checked_ns = s->blame.until_ns = 0;

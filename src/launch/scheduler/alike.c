@@ -17,17 +17,17 @@
 
 /* --- launchers of other jobs --- */
 
-static void refuse_launcher(wefti_scheduler *s, wefti_client *c) {
+static void refuse_launcher(wefti_scheduler *s, wefti_client *c, const char *why) {
     wefti_client_refuse(s, c, WEFT_E_MISMATCH, WEFT_RANK_NONE,
-                        "launcher process %lld at %s is of another job: %s",
-                        (long long)c->launcher.pid, c->address, s->alike.refusal);
+                        "launcher process %lld at %s is of another job%s%s",
+                        (long long)c->launcher.pid, c->address, why ? ": " : "", why ? why : "");
 }
 
 bool wefti_alike_launcher(wefti_scheduler *s, wefti_client *c) {
     const wefti_registration *said = &c->launcher;
     for (int64_t i = 0; i < s->alike.count; i++) {
-        if (s->alike.launchers[i] != said->launcher) continue;
-        refuse_launcher(s, c);
+        if (s->alike.launchers[i].launcher != said->launcher) continue;
+        refuse_launcher(s, c, s->alike.launchers[i].why);
         return false;
     }
     if (!strcmp(said->job, s->job)) return true;
@@ -44,12 +44,14 @@ bool wefti_alike_launcher(wefti_scheduler *s, wefti_client *c) {
 /* Without memory it may still report how its process has ended. */
 static void dismiss_launcher(wefti_scheduler *s, uint64_t launcher) {
     wefti_alike_state *a = &s->alike;
-    if (WEFT_GROW(a->launchers, a->count, a->room) >= 0) a->launchers[a->count++] = launcher;
+    if (WEFT_GROW(a->launchers, a->count, a->room) >= 0)
+        a->launchers[a->count++] = (wefti_dismissed){launcher, wefti_strdup(a->refusal)};
     for (int32_t r = 0; r < s->options.size; r++)
         if (s->keeper[r] == launcher) s->keeper[r] = 0;
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (!c->gone && !c->ending && c->launcher.launcher == launcher) refuse_launcher(s, c);
+        if (!c->gone && !c->ending && c->launcher.launcher == launcher)
+            refuse_launcher(s, c, a->refusal);
     }
 }
 
@@ -73,17 +75,18 @@ static void refuse(wefti_scheduler *s, wefti_client *client, const wefti_join *j
     if (join->launcher && !is_own(s, join)) dismiss_launcher(s, join->launcher);
 }
 
-/* Those that came before the scheduler's own. */
+/* Those that came before the scheduler's own, and run something else. */
 static void dismiss_members(wefti_scheduler *s, const wefti_client *own) {
     wefti_identity first = s->alike.identity;
     s->alike.identity = (wefti_identity){0};
     for (int32_t i = s->taken - 1; i >= 0; i--) {
         wefti_client *client = s->slots[i].client;
+        const wefti_identity *its = client->is_first ? &first : &client->identity;
         const wefti_join join = s->slots[i].join;
         wefti_text text = {0};
+        if (!wefti_identity_compare(its, &own->identity, &text)) continue;
         wefti_scheduler_release_slot(s, i);
         client->slot = -1;
-        (void)wefti_identity_compare(&first, &own->identity, &text);
         refuse(s, client, &join, text.data ? text.data : "no memory for the difference");
         wefti_text_free(&text);
     }
@@ -91,9 +94,10 @@ static void dismiss_members(wefti_scheduler *s, const wefti_client *own) {
 }
 
 static void call(wefti_scheduler *s, const wefti_client *client, const wefti_join *join) {
+    const bool own = is_own(s, join);
     (void)snprintf(s->alike.who, sizeof s->alike.who, "process %lld at %s%s", (long long)join->pid,
-                   client->address, is_own(s, join) ? "" : ", which came first");
-    s->alike.by = is_own(s, join) ? WEFTI_ALIKE_OWN : WEFTI_ALIKE_FIRST;
+                   client->address, own ? "" : ", which came first");
+    s->alike.by = own ? WEFTI_ALIKE_OWN : WEFTI_ALIKE_FIRST;
 }
 
 /* Whether nobody else compares it. */
@@ -119,12 +123,21 @@ bool wefti_alike_check(wefti_scheduler *s, wefti_client *client, const wefti_joi
 }
 
 void wefti_alike_seated(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
-    if (!s->alike.identity.bytes) {
-        s->alike.identity = client->identity;
-        client->identity = (wefti_identity){0};
+    wefti_identity *all = &s->alike.identity, *its = &client->identity;
+    client->is_first =
+        its->bytes > 0 &&
+        (!all->bytes || (its->bytes == all->bytes && !memcmp(its->body, all->body, all->bytes)));
+    if (!all->bytes) {
+        *all = *its;
+        *its = (wefti_identity){0};
         call(s, client, join);
     }
-    wefti_identity_free(&client->identity);
+    if (client->is_first) wefti_identity_free(its);
+}
+
+void wefti_alike_complete(wefti_scheduler *s) {
+    for (int32_t r = 0; r < s->taken; r++)
+        if (s->slots[r].client) wefti_identity_free(&s->slots[r].client->identity);
 }
 
 weft_status wefti_alike_begin(wefti_scheduler *s) {
@@ -144,5 +157,6 @@ void wefti_alike_next_world(wefti_scheduler *s) {
 
 void wefti_alike_end(wefti_scheduler *s) {
     wefti_identity_free(&s->alike.identity);
+    for (int64_t i = 0; i < s->alike.count; i++) wefti_free(s->alike.launchers[i].why);
     wefti_free(s->alike.launchers);
 }

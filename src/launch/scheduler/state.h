@@ -27,10 +27,17 @@ typedef struct wefti_client {
     bool unanswered;  /* that launcher has asked, and there was no answer yet */
     bool told;        /* that launcher knows that the job is over */
     bool told_unlike; /* and that calls were unlike */
-    wefti_identity identity; /* until it is seated */
+    wefti_identity identity; /* of a process, until its world is complete */
+    bool is_first;           /* what it runs is alike.identity, byte by byte, and not kept here */
     wefti_join *next;        /* it waits for the next world; NULL: it does not */
     char address[64];
 } wefti_client;
+
+/* The launcher of a process that runs something else: alike.c. */
+typedef struct wefti_dismissed {
+    uint64_t launcher;
+    char *why; /* NULL: there was no memory */
+} wefti_dismissed;
 
 /* What the processes of this world run: alike.c. */
 typedef struct wefti_alike_state {
@@ -40,8 +47,8 @@ typedef struct wefti_alike_state {
         WEFTI_ALIKE_OWN,   /* one that the scheduler's launcher has started */
         WEFTI_ALIKE_HOST,  /* the one that hosts the scheduler, for all its worlds */
     } by;
-    char who[192];       /* has it */
-    uint64_t *launchers; /* of processes that were refused */
+    char who[192];              /* has it */
+    wefti_dismissed *launchers; /* of processes that were refused */
     int64_t count, room;
     char refusal[1024]; /* of the last one, while this world forms; "" there was none */
 } wefti_alike_state;
@@ -284,6 +291,7 @@ void wefti_alike_next_world(wefti_scheduler *s);
 bool wefti_alike_check(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
 /* It has a seat. The first one says what all run. */
 void wefti_alike_seated(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
+void wefti_alike_complete(wefti_scheduler *s); /* all have seats: frees */
 /* Whether a launcher that has registered is of this job; else it is refused here. */
 bool wefti_alike_launcher(wefti_scheduler *s, wefti_client *client);
 

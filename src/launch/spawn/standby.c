@@ -45,12 +45,10 @@ static weft_status start_at(const char *address, const wefti_launch_place *p,
     char host[WEFTI_HOST_TEXT];
     int port;
     WEFT_TRY(wefti_address_parse("the standby scheduler's address", address, host, &port));
-    const wefti_scheduler_site site = {.size = p->size,
-                                       .host = host,
-                                       .interface = "",
-                                       .port = port,
-                                       .job = set->job,
-                                       .hosted_by = -1};
+    wefti_scheduler_site site = wefti_launch_site(p, set);
+    site.host = host;
+    site.interface = "";
+    site.port = port;
     wefti_scheduler_options o = wefti_scheduler_options_of(set, &site);
     o.awaits_name = false;
     o.has_other = o.stands_by = true;

@@ -106,9 +106,10 @@ static wefti_unpack lines_of(const wefti_identity *identity) {
 
 /* The line of this name. Where two have the same lines, it is the next one. */
 static bool find(wefti_unpack *at, const wefti_identity *in, const char *name, identity_line *out) {
-    wefti_unpack u = *at, first = lines_of(in);
-    for (int round = 0; round < 2; round++, u = first)
-        while (u.at < u.bytes) {
+    wefti_unpack u = *at;
+    size_t end = u.bytes;
+    for (int round = 0; round < 2; round++, u = lines_of(in), end = at->at)
+        while (u.at < end) {
             unpack_line(&u, out);
             if (strcmp(out->name, name) != 0) continue;
             *at = u;
