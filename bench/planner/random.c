@@ -8,8 +8,8 @@
  * neighbour of the answer, of which one differs. Then it has the degrees that the answer prints,
  * and then other budgets. At last it has a part of the memory that the answer takes. If no plan
  * fits there, it is asked with single constraints too. --sample draws K of the constraints, K of
- * the neighbours and one budget. No question begins once the answers have taken C seconds of
- * processor time.
+ * the neighbours, and one of the last three kinds, with one budget. No question begins once the
+ * answers have taken C seconds of processor time.
  *
  * These faults are counted:
  *
@@ -355,9 +355,11 @@ static void ask_question(random_run *r, long number) {
     r->beaten += best * (1 + tolerance) < answer.seconds;
     r->far_beaten += best * 1.02 < answer.seconds;
     r->ratios[r->asked++] = best / answer.seconds;
-    type_back(r, &q, &answer);
-    try_budgets(r, &q, &answer);
-    try_memory(r, &q, &answer, &single);
+    /* A sample has one of these. */
+    const uint64_t only = r->sample ? draw(r, 3) : 3;
+    if (only == 0 || only == 3) type_back(r, &q, &answer);
+    if (only == 1 || only == 3) try_budgets(r, &q, &answer);
+    if (only == 2 || only == 3) try_memory(r, &q, &answer, &single);
 }
 
 static int by_size(const void *a, const void *b) {
