@@ -87,6 +87,7 @@ typedef struct system {
     int outages;              /* of the scheduler */
     int breaks;               /* of connections between it and a rank */
     int tears;                /* of updates */
+    bool together;            /* no rank can end its update without the others */
     bool scatters;            /* ranks update pieces of parameters, and gather them */
     int64_t top;              /* the furthest step that any rank ever committed */
     unsigned lost;            /* seats without the state that all had when they were whole */
@@ -295,7 +296,8 @@ static void update(explorer *e, system_t *x, int32_t i, bool mends) {
 
 static void commit(explorer *e, system_t *x, int32_t i) {
     rank *r = &x->r[i];
-    if (r->ready != r->members || r->s.phase != WEFTI_SURVIVOR_READY) return;
+    const wefti_survivor_phase from = x->together ? WEFTI_SURVIVOR_STEPPING : WEFTI_SURVIVOR_READY;
+    if (r->ready != r->members || r->s.phase != from) return;
     update(e, x, i, false);
     if (x->scatters) give_pieces(x, i);
 }
@@ -307,7 +309,7 @@ static void reduce(explorer *e, system_t *x, int32_t i) {
     if (x->buddies && !r->wards) return;
     r->held = true;
     r->held_step = r->s.step;
-    wefti_survivor_reduced(&r->s);
+    if (!x->together) wefti_survivor_reduced(&r->s);
     r->ready |= 1u << i;
     to_others(x, i, READY);
     commit(e, x, i);

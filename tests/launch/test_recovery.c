@@ -237,6 +237,14 @@ static void an_update_is_torn(void **state) {
     }
 }
 
+/* No rank can make the update that another one has made: all read the last checkpoint. */
+static void updates_need_all_ranks(void **state) {
+    (void)state;
+    const explorer e = run(&(system_t){.last = 1, .failures = 1, .together = true});
+    assert_true(e.mends > e.from_disk && e.from_disk > 0);
+    assert_int_equal(e.rolled_forward, 0);
+}
+
 /* Ranks update pieces of parameters. Whoever has not gathered them, or had none, gets them all. */
 static void parameters_are_gathered_again(void **state) {
     (void)state;
@@ -256,6 +264,7 @@ int main(void) {
         cmocka_unit_test(the_scheduler_dies),
         cmocka_unit_test(a_connection_breaks),
         cmocka_unit_test(an_update_is_torn),
+        cmocka_unit_test(updates_need_all_ranks),
         cmocka_unit_test(parameters_are_gathered_again),
         cmocka_unit_test(a_world_shrinks_and_grows),
         cmocka_unit_test(a_rank_dies_while_a_world_shrinks),
