@@ -270,6 +270,42 @@ static void a_seat_that_stays_empty_ends_the_job(void **state) {
     wefti_scheduler_stop(s);
 }
 
+static bool has_given_up(person *p) {
+    pthread_mutex_lock(&p->member->caller.lock);
+    const bool so = p->member->given_up;
+    pthread_mutex_unlock(&p->member->caller.lock);
+    return so;
+}
+
+/* A newcomer says that it is unlike the others, and ends. On a busy machine its launcher sees the
+ * end before the scheduler has read the word: another process may follow all the same. */
+static void a_refusal_counts_before_the_end(void **state) {
+    (void)state;
+    person p[2];
+    wefti_scheduler *s = two(3, p, true);
+    const wefti_end failed = {.rank = 1, .code = 1, .text = "rank 1 ended with exit code 1"};
+    die(&p[1]);
+    test_wait_until(s, counts);
+    refused_for_good(&p[1]);
+    p[1] = someone(s, 1);
+    begin(&p[1], join);
+    end_well(&p[1]);
+    pthread_mutex_lock(&s->lock); /* it is busy */
+    wefti_member_fail(p[1].member, WEFT_E_PEER, WEFT_RANK_OWN, "another seed");
+    ASSERT_SOON(has_given_up(&p[1]));
+    const bool follows = wefti_mend_awaits(s, &failed, 2);
+    pthread_mutex_unlock(&s->lock);
+    assert_true(follows);
+    (void)wefti_member_close(p[1].member, NULL);
+    p[1] = someone(s, 1);
+    begin(&p[1], join);
+    end_well(&p[1]);
+    p[1].at.step = -1;
+    both_recover(p);
+    leave_all(p, 2);
+    wefti_scheduler_stop(s);
+}
+
 /* Without restarts, and once one has left, a death ends the job. */
 static void deaths_that_end_the_job(void **state) {
     (void)state;
@@ -353,6 +389,7 @@ int main(void) {
         cmocka_unit_test(a_seat_moves),
         cmocka_unit_test(there_are_so_many_restarts),
         cmocka_unit_test(a_seat_that_stays_empty_ends_the_job),
+        cmocka_unit_test(a_refusal_counts_before_the_end),
         cmocka_unit_test(deaths_that_end_the_job),
         cmocka_unit_test(standings_that_contradict),
         cmocka_unit_test(nobody_has_died),

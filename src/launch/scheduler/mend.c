@@ -312,8 +312,15 @@ void wefti_mend_refused(wefti_scheduler *s, int32_t rank) {
     m->dismissed[m->dismissed_count++] = slot->number;
 }
 
+void wefti_mend_hear_out(wefti_scheduler *s, const wefti_end *end) {
+    const int32_t seat = s->ranked ? wefti_slot_of_process(s, end->rank) : -1;
+    if (seat < 0 || !s->slots[seat].newcomer || wefti_is_loss(end->code, end->signal)) return;
+    if (s->slots[seat].client) wefti_client_read(s, s->slots[seat].client);
+}
+
 bool wefti_mend_awaits(wefti_scheduler *s, const wefti_end *end, int starts) {
     wefti_mending_state *m = &s->mend;
+    wefti_mend_hear_out(s, end);
     if (wefti_is_loss(end->code, end->signal) && wefti_gather_ended(s, end->rank, starts))
         return true;
     int32_t seat = wefti_slot_of_process(s, end->rank);

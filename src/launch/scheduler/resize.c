@@ -240,6 +240,7 @@ void wefti_mend_give_up_seats(wefti_scheduler *s, int64_t now_ns) {
 }
 
 bool wefti_mend_goes_on(wefti_scheduler *s, const wefti_end *end) {
+    wefti_mend_hear_out(s, end);
     const bool is_loss =
         wefti_is_loss(end->code, end->signal) || wefti_mend_was_dismissed(s, end->rank);
     if (!wefti_mend_is_elastic(s) || !is_loss) return false;

@@ -434,6 +434,8 @@ static inline int wefti_slot_killable(const wefti_member_slot *slot) {
 }
 /* A newcomer says that it cannot take its seat. However it ends, that is no end of the job. */
 void wefti_mend_refused(wefti_scheduler *s, int32_t rank);
+/* Reads what a newcomer that has ended by its own decision said before: that it is refused. */
+void wefti_mend_hear_out(wefti_scheduler *s, const wefti_end *end);
 bool wefti_mend_awaits(wefti_scheduler *s, const wefti_end *end, int starts);
 void wefti_mend_left(wefti_scheduler *s, int32_t rank); /* amid it: that ends the job */
 void wefti_mend_check(wefti_scheduler *s, int64_t now_ns);
