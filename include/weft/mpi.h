@@ -635,14 +635,50 @@ static inline void wefti_mpi_guard(wefti_mpi *c, weft_world *world) {
         (void)MPI_Comm_free_keyval(&c->key);
 }
 
+/* Waits until all ranks of `comm` are here: MPI_Comm_dup has no limit. If the time is up, the
+ * barrier stays under way, as MPI cannot cancel it. MPI does not say which rank is missing. */
+static inline weft_status wefti_mpi_await(MPI_Comm comm, double seconds) {
+    char text[MPI_MAX_ERROR_STRING + 320] = "MPI_Ibarrier: ";
+    const size_t head = strlen(text);
+    MPI_Request all = MPI_REQUEST_NULL;
+    int done = 0, length = 0;
+    const double begin = MPI_Wtime();
+    int code = MPI_Ibarrier(comm, &all);
+    while (code == MPI_SUCCESS && !done && MPI_Wtime() - begin < seconds) {
+        code = MPI_Test(&all, &done, MPI_STATUS_IGNORE);
+        if (!done) sched_yield();
+    }
+    if (code != MPI_SUCCESS) {
+        (void)MPI_Error_string(code, text + head, &length);
+        return weft_error_raise(WEFT_E_PEER, text);
+    }
+    if (done) return WEFT_OK;
+    snprintf(text, sizeof text,
+             "weft_world_from_mpi has waited for %.4g s (WEFT_JOIN_SECONDS): another rank of the "
+             "communicator has not called it; it hangs, or it has called MPI_Finalize, where it "
+             "waits for this one",
+             seconds);
+    return weft_error_raise(WEFT_E_TIMEOUT, text);
+}
+
+static inline double wefti_mpi_join_seconds(const weft_world_options *options) {
+    const char *text = getenv("WEFT_JOIN_SECONDS");
+    double seconds = options ? options->join_seconds : 0;
+    if (!(seconds > 0) && text) seconds = strtod(text, NULL);
+    return seconds > 0 ? seconds : 600;
+}
+
 /** Make a world of the ranks of `comm`, which stays the program's own. Collective over `comm`. NULL
  * options: defaults. WEFT_E_ARG outside MPI_Init and MPI_Finalize; WEFT_E_PEER with MPI's own
- * message if MPI fails. A rank that calls MPI_Finalize before weft_world_leave fails the world: the
- * calls of the other ranks name it at once. */
+ * message if MPI fails. WEFT_E_TIMEOUT if a rank does not come within join_seconds: end the program
+ * then, as `comm` has a barrier under way. A rank that calls MPI_Finalize before weft_world_leave
+ * fails the world: the calls of the other ranks name it at once. */
 static inline weft_status weft_world_from_mpi(MPI_Comm comm, const weft_world_options *options,
                                               weft_world **out) {
     weft_transport transport;
-    weft_status status = weft_mpi_transport(comm, weft_error_raise, &transport);
+    weft_status status = wefti_mpi_usable(comm, weft_error_raise);
+    if (status >= 0) status = wefti_mpi_await(comm, wefti_mpi_join_seconds(options));
+    if (status >= 0) status = weft_mpi_transport(comm, weft_error_raise, &transport);
     if (status >= 0) status = weft_world_from_transport(&transport, options, out);
     if (status >= 0) wefti_mpi_guard((wefti_mpi *)transport.context, *out);
     return status;

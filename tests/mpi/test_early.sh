@@ -12,6 +12,10 @@ for flavour in $flavours; do
         done
     done
     grep -q 'has left' "$work/out" || fail "$flavour: what rank 1 did" "$work/out"
+    # A rank that makes no world at all: MPI_Comm_dup alone would wait for ever.
+    WEFT_JOIN_SECONDS=2 ranks "$flavour" 3 "$work/early" before >"$work/out" 2>&1
+    code=$?
+    [ $code != 124 ] && [ $code != 137 ] && grep -q 'WEFT_JOIN_SECONDS' "$work/out" || fail "$flavour, before: $code" "$work/out"
     # mpirun may end the others before they have said a word; then it says who ended.
     ranks "$flavour" 3 "$work/early" exit >"$work/out" 2>&1
     code=$?
