@@ -102,10 +102,10 @@ if(WEFT_TESTS)
   # tests finish within seconds; WEFT_DEVICE=fenced in the environment of ctest runs all of them so.
   set(fenced_tests
     comm.collective comm.calls comm.halos comm.conformance_local comm.host comm.host_roads comm.local comm.rounds_conformance
-    exec.routine exec.spaces exec.streams exec.workers
+    exec.homes exec.routine exec.spaces exec.streams exec.workers
     program.parameter_slices
     session.additions session.arena session.by_hand session.collectives session.devices session.experts session.graphs
-    session.halo
+    session.halo session.large_rows
     session.limits session.masks session.misuse session.overlap session.replicas session.session session.stages session.world session.world_failures
     session.under_way session.updates infer.generate train.run train.run_devices train.run_metrics)
   foreach(name ${fenced_tests})

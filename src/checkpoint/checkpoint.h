@@ -17,7 +17,7 @@
 
 #include <stdbool.h>
 
-#include "device/device.h"
+#include "device/home.h"
 #include "base/reader.h"
 #include "base/status.h"
 #include "checkpoint/seal/seal.h"
@@ -63,11 +63,10 @@ typedef struct wefti_checkpoint_meta {
     const char *weft_version;
 } wefti_checkpoint_meta;
 
-/* A part of a tensor: a region, contiguous at `data`. */
+/* A part of a tensor: a region, and the home that has it. */
 typedef struct wefti_checkpoint_piece {
     wefti_region box;
-    const void *data;     /* memory of `device` */
-    wefti_device *device; /* NULL: of the host */
+    wefti_home home;
 } wefti_checkpoint_piece;
 
 /* A tensor to write, or an expected one. Names are unique within their role. A tensor in pieces is

@@ -3,10 +3,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "base/memory.h"
-#include "device/memory.h"
 
 static const wefti_device_table *const tables[] = {&wefti_device_host, &wefti_device_fenced};
 enum { TABLES = sizeof tables / sizeof *tables };
@@ -70,29 +68,5 @@ weft_status wefti_device_copy(wefti_device *d, void *to, wefti_space to_space, c
     if (status >= 0) status = d->table->copy(d->copies, to, to_space, from, from_space, bytes);
     if (status >= 0) status = d->table->finish(d->copies);
     pthread_mutex_unlock(&d->lock);
-    return status;
-}
-
-/* ---- mappings, by a copy in host memory ---- */
-
-static void give_back(wefti_mapping *m) {
-    wefti_memory_unmap(m->data, m->bytes);
-    *m = (wefti_mapping){.data = NULL};
-}
-
-weft_status wefti_mapping_begin(wefti_mapping *m) {
-    WEFT_TRY(wefti_memory_map(m->bytes, PROT_READ | PROT_WRITE, &m->data));
-    if (!(m->access & WEFTI_ACCESS_READ)) return WEFT_OK;
-    weft_status status =
-        wefti_device_copy(m->device, m->data, WEFTI_SPACE_HOST, m->memory, m->space, m->bytes);
-    if (status < 0) give_back(m);
-    return status;
-}
-
-weft_status wefti_mapping_end(wefti_mapping *m, weft_status status) {
-    if (status >= 0 && m->access & WEFTI_ACCESS_WRITE)
-        status =
-            wefti_device_copy(m->device, m->memory, m->space, m->data, WEFTI_SPACE_HOST, m->bytes);
-    give_back(m);
     return status;
 }

@@ -1,10 +1,10 @@
 /* Devices: memory, copies and the order of work, behind one table.
  *
- * A device runs kernels and has memory of its own. The host may not touch device memory: it copies
- * bytes, or maps them for a short time. A device also has memory in host space, which only its
- * copies reach. A stream does its work in the order in which the host
- * submitted it. A function that submits work may return before the work is done. Kernels are not in
- * this table: a backend (backend/backend.h) runs them in the device's streams.
+ * A device runs kernels and has memory of its own. The host may not touch device memory: it
+ * reads, writes and maps ranges of homes (device/home.h). A device also has memory in host space,
+ * which only its copies reach. A stream does its work in the order in which the host submitted it.
+ * A function that submits work may return before the work is done. Kernels are not in this table: a
+ * backend (backend/backend.h) runs them in the device's streams.
  *
  * A direct device, such as `host`, has memory that the host may touch at any time. Its calls return
  * only when their work is done. Mapping costs nothing: the mapping is the memory itself.
@@ -169,51 +169,6 @@ static inline weft_status wefti_device_write(wefti_device *device, void *to, con
 static inline weft_status wefti_device_read(wefti_device *device, void *to, const void *from,
                                             int64_t bytes) {
     return wefti_device_copy(device, to, WEFTI_SPACE_HOST, from, WEFTI_SPACE_DEVICE, bytes);
-}
-
-/* READ: `data` has the bytes of the memory. WRITE: the memory gets the bytes of `data` when the
- * mapping ends. Without READ the caller writes all of them. */
-typedef enum wefti_access {
-    WEFTI_ACCESS_READ = 1,
-    WEFTI_ACCESS_WRITE = 2,
-    WEFTI_ACCESS_UPDATE = WEFTI_ACCESS_READ | WEFTI_ACCESS_WRITE
-} wefti_access;
-
-/* Bytes of device memory that the host reaches at `data`. */
-typedef struct wefti_mapping {
-    void *data;
-    wefti_device *device; /* NULL: `data` is the memory itself */
-    void *memory;
-    wefti_space space;
-    int64_t bytes;
-    wefti_access access;
-} wefti_mapping;
-
-weft_status wefti_mapping_begin(wefti_mapping *mapping) WEFT_CHECKED;
-weft_status wefti_mapping_end(wefti_mapping *mapping, weft_status status);
-
-/* device NULL: the memory is this process's own. Any thread may call it. */
-static inline weft_status wefti_device_map_in(wefti_device *device, wefti_space space,
-                                              const void *memory, int64_t bytes,
-                                              wefti_access access, wefti_mapping *out) {
-    *out = (wefti_mapping){.data = (void *)(uintptr_t)memory};
-    if (!device || device->table->direct || !memory || !bytes) return WEFT_OK;
-    out->device = device;
-    out->memory = out->data;
-    out->space = space;
-    out->bytes = bytes;
-    out->access = access;
-    return wefti_mapping_begin(out);
-}
-/* The same of device memory. */
-static inline weft_status wefti_device_map(wefti_device *device, const void *memory, int64_t bytes,
-                                           wefti_access access, wefti_mapping *out) {
-    return wefti_device_map_in(device, WEFTI_SPACE_DEVICE, memory, bytes, access, out);
-}
-/* Ends a mapping. Call it also if the work on the mapping failed, with that failure as `status`:
- * then nothing is written back. Returns `status`, or the failure to write. */
-static inline weft_status wefti_device_unmap(wefti_mapping *mapping, weft_status status) {
-    return mapping->device ? wefti_mapping_end(mapping, status) : status;
 }
 
 /* ---- host code that works on device memory ---- */

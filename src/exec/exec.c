@@ -89,19 +89,32 @@ static weft_status run_kernel(wefti_rank_device *d, const wefti_step *step, cons
     return launch(d, run, x, &o);
 }
 
-/* Fails if output `o` of an instruction, which lies at `data`, has NaN or infinity. */
-static weft_status check_output(const wefti_step *step, const weft_node *node, int o,
-                                const void *data) {
+/* Fails if elements [first, first + count) of output `o` of an instruction, which lie at `data`,
+ * have NaN or infinity. */
+static weft_status check_elements(const wefti_step *step, const weft_node *node, int o,
+                                  const void *data, int64_t first, int64_t count) {
     const weft_desc *desc = wefti_out(node, o);
     const char *scope = node->scope ? node->scope : "";
-    int64_t elems = weft_desc_elems(desc);
-    for (int64_t i = 0; i < elems; i++) {
+    for (int64_t i = 0; i < count; i++) {
         double v = wefti_load(desc->dtype, data, i);
         WEFT_REQUIRE(isfinite(v), WEFT_E_NUMERIC,
                      "the first value that is not a finite number is made in cell '%s' by %s%s%s: "
                      "element %lld of %s is %g",
-                     step->name, node->op->name, *scope ? " in " : "", scope, (long long)i,
-                     wefti_desc_text(desc).text, wefti_printed(v));
+                     step->name, node->op->name, *scope ? " in " : "", scope,
+                     (long long)(first + i), wefti_desc_text(desc).text, wefti_printed(v));
+    }
+    return WEFT_OK;
+}
+
+static weft_status check_output(const wefti_step *step, const weft_node *node, int o,
+                                const wefti_home *home) {
+    const weft_desc *desc = wefti_out(node, o);
+    const int64_t size = (int64_t)weft_dtype_bytes(desc->dtype), most = WEFTI_HOME_BLOCK / size;
+    for (int64_t at = 0, all = weft_desc_elems(desc), part; at < all; at += part) {
+        wefti_mapping m;
+        part = all - at < most ? all - at : most;
+        WEFT_TRY(wefti_home_map(home, at * size, part * size, WEFTI_ACCESS_READ, &m));
+        WEFT_TRY(wefti_home_unmap(&m, check_elements(step, node, o, m.data, at, part)));
     }
     return WEFT_OK;
 }
@@ -124,11 +137,10 @@ static weft_status check_finite(const wefti_rank_device *d, const wefti_step *st
     WEFT_TRY(wefti_stream_publish(d->stream));
     for (int o = 0; o < x->node->outputs; o++) {
         const weft_desc *desc = wefti_out(x->node, o);
-        wefti_mapping m;
         if (!wefti_dtype_is_float(desc->dtype)) continue;
-        WEFT_TRY(wefti_rank_device_map(d, wefti_operand_location(d, step, x->out[o]),
-                                       weft_desc_bytes(desc), WEFTI_ACCESS_READ, &m));
-        WEFT_TRY(wefti_device_unmap(&m, check_output(step, x->node, o, m.data)));
+        const wefti_home home = wefti_rank_device_home(
+            d, wefti_operand_location(d, step, x->out[o]), weft_desc_bytes(desc));
+        WEFT_TRY(check_output(step, x->node, o, &home));
     }
     return WEFT_OK;
 }

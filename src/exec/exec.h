@@ -7,7 +7,7 @@
 #define WEFTI_EXEC_H
 
 #include "comm/comm.h"
-#include "device/device.h"
+#include "device/home.h"
 #include "program/program.h"
 
 typedef struct wefti_rank_device wefti_rank_device;
@@ -39,13 +39,9 @@ wefti_comm *wefti_rank_device_comm(wefti_rank_device *device); /* NULL: alone */
 wefti_device *wefti_rank_device_device(wefti_rank_device *device);
 /* The pointer of an address, valid only for the owner of its bytes; NULL: the address is absent. */
 unsigned char *wefti_rank_device_at(const wefti_rank_device *device, wefti_location at);
-/* The device whose memory an address is in; NULL: host memory. */
-wefti_device *wefti_rank_device_owner(const wefti_rank_device *device, wefti_location at);
-/* Bytes at an address, for the host: see wefti_device_map and wefti_device_write. */
-weft_status wefti_rank_device_map(const wefti_rank_device *device, wefti_location at, int64_t bytes,
-                                  wefti_access access, wefti_mapping *out) WEFT_CHECKED;
-weft_status wefti_rank_device_write(const wefti_rank_device *device, wefti_location to,
-                                    const void *from, int64_t bytes) WEFT_CHECKED;
+/* The home of `bytes` bytes at an address; an absent address has a home nowhere. */
+wefti_home wefti_rank_device_home(const wefti_rank_device *device, wefti_location at,
+                                  int64_t bytes);
 /* The highest bytes that executed steps have used of both arenas of a space, added. */
 int64_t wefti_rank_device_observed_peak(const wefti_rank_device *device, wefti_space space);
 /* Nanoseconds of all waits for transfers, which includes waits for other ranks. */

@@ -68,14 +68,6 @@ weft_status wefti_rank_device_reserve(wefti_rank_device *d, wefti_footprint need
     return WEFT_OK;
 }
 
-/* How many bytes lie in one block from `at` on. */
-static int64_t block_left(const wefti_device_arena *arena, int64_t at) {
-    int64_t end = arena->bytes;
-    for (int64_t i = arena->count; i-- > 0 && arena->blocks[i].begin > at;)
-        end = arena->blocks[i].begin;
-    return end - at;
-}
-
 void wefti_rank_device_forget(wefti_rank_device *d, const wefti_program *program,
                               wefti_footprint others) {
     wefti_unbind(d, program);
@@ -138,27 +130,22 @@ void wefti_rank_device_destroy(wefti_rank_device *d) {
     wefti_free(d);
 }
 
-enum { TAKE_BYTES = 16 << 20 };
-
 /* Copies the first `bytes` of an arena. */
 static weft_status take(wefti_rank_device *to, wefti_rank_device *from, wefti_space space,
                         wefti_term term, int64_t bytes) {
     wefti_device_arena *target = &to->arenas[space][term];
     const wefti_device_arena *source = &from->arenas[space][term];
+    const wefti_location all = wefti_location_of(space, term, 0);
+    const wefti_home new = wefti_rank_device_home(to, all, bytes),
+                     old = wefti_rank_device_home(from, all, bytes);
     WEFT_REQUIRE(target->bytes == source->bytes, WEFT_E_BUG, "arenas of %lld and %lld bytes",
                  (long long)source->bytes, (long long)target->bytes);
     target->observed = source->observed;
     for (int64_t at = 0, part; at < bytes; at += part) {
-        const wefti_location begin = wefti_location_of(space, term, at);
-        wefti_mapping old, new;
-        part = bytes - at < TAKE_BYTES ? bytes - at : TAKE_BYTES;
-        if (block_left(source, at) < part) part = block_left(source, at);
-        if (block_left(target, at) < part) part = block_left(target, at);
-        WEFT_TRY(wefti_rank_device_map(from, begin, part, WEFTI_ACCESS_READ, &old));
-        weft_status status = wefti_rank_device_map(to, begin, part, WEFTI_ACCESS_WRITE, &new);
-        if (status >= 0) memcpy(new.data, old.data, (size_t)part);
-        if (status >= 0) status = wefti_device_unmap(&new, WEFT_OK);
-        WEFT_TRY(wefti_device_unmap(&old, status));
+        wefti_mapping m;
+        part = bytes - at < WEFTI_HOME_BLOCK ? bytes - at : WEFTI_HOME_BLOCK;
+        WEFT_TRY(wefti_home_map(&old, at, part, WEFTI_ACCESS_READ, &m));
+        WEFT_TRY(wefti_home_unmap(&m, wefti_home_write(&new, at, part, m.data)));
     }
     return WEFT_OK;
 }
@@ -203,28 +190,15 @@ double wefti_rank_device_loss(const wefti_rank_device *d) {
 
 unsigned char *wefti_rank_device_at(const wefti_rank_device *d, wefti_location at) {
     if (!wefti_location_exists(at)) return NULL;
-    const wefti_device_arena *arena = &d->arenas[wefti_location_space(at)][wefti_location_term(at)];
-    if (!arena->count) return NULL;
-    const int64_t offset = wefti_location_offset(at);
-    const wefti_arena_block *block = &arena->blocks[arena->count - 1];
-    while (block->begin > offset) block--;
-    return block->memory + (offset - block->begin);
+    return wefti_arena_at(&d->arenas[wefti_location_space(at)][wefti_location_term(at)],
+                          wefti_location_offset(at));
 }
 
-wefti_device *wefti_rank_device_owner(const wefti_rank_device *d, wefti_location at) {
-    return wefti_location_space(at) == WEFTI_SPACE_DEVICE ? d->device : NULL;
-}
-
-weft_status wefti_rank_device_map(const wefti_rank_device *d, wefti_location at, int64_t bytes,
-                                  wefti_access access, wefti_mapping *out) {
-    return wefti_device_map_in(d->device, wefti_location_space(at), wefti_rank_device_at(d, at),
-                               bytes, access, out);
-}
-
-weft_status wefti_rank_device_write(const wefti_rank_device *d, wefti_location to, const void *from,
-                                    int64_t bytes) {
-    return wefti_device_copy(d->device, wefti_rank_device_at(d, to), wefti_location_space(to), from,
-                             WEFTI_SPACE_HOST, bytes);
+wefti_home wefti_rank_device_home(const wefti_rank_device *d, wefti_location at, int64_t bytes) {
+    const wefti_space space = wefti_location_space(at);
+    if (!wefti_location_exists(at)) return (wefti_home){.bytes = bytes};
+    return (wefti_home){d->device, space, &d->arenas[space][wefti_location_term(at)],
+                        wefti_location_offset(at), bytes};
 }
 
 void wefti_rank_device_observe(wefti_rank_device *d, wefti_location at, int64_t bytes) {
@@ -235,36 +209,42 @@ void wefti_rank_device_observe(wefti_rank_device *d, wefti_location at, int64_t 
 
 /* ---- start values ---- */
 
+/* A block of a tensor: elements [first, first + count) of its region. */
 typedef struct filling {
     const wefti_tensor *tensor;
     wefti_region box;
-    unsigned char *to;
+    void *region; /* where element 0 would be */
     uint64_t seed, stream;
-    int64_t elems;
+    int64_t first, count;
 } filling;
 
-enum { FILL_BLOCK = 8192 };
+enum { FILL_TASK = 8192 };
 
-static void fill_block(void *context, int64_t task, int thread) {
+static void fill_some(void *context, int64_t task, int thread) {
     const filling *f = context;
     (void)thread;
-    int64_t begin = task * FILL_BLOCK, left = f->elems - begin;
-    wefti_fill_region(&f->tensor->init, f->seed, f->stream, &f->tensor->whole, &f->box, begin,
-                      left < FILL_BLOCK ? left : FILL_BLOCK, f->to);
+    int64_t begin = task * FILL_TASK, left = f->count - begin;
+    wefti_fill_region(&f->tensor->init, f->seed, f->stream, &f->tensor->whole, &f->box,
+                      f->first + begin, left < FILL_TASK ? left : FILL_TASK, f->region);
 }
 
+/* Each block of the home is filled by all threads. */
 static weft_status fill_tensor(wefti_rank_device *d, const wefti_program *p, const wefti_tensor *x,
                                uint64_t seed) {
-    wefti_mapping m;
-    filling f = {.tensor = x,
-                 .seed = seed,
-                 .stream = wefti_stream_of(x->name),
-                 .elems = weft_desc_elems(&x->desc)};
-    WEFT_TRY(wefti_rank_device_map(d, x->home, weft_desc_bytes(&x->desc), WEFTI_ACCESS_WRITE, &m));
-    f.to = m.data;
+    const int64_t size = (int64_t)weft_dtype_bytes(x->desc.dtype), most = WEFTI_HOME_BLOCK / size;
+    const int64_t elems = weft_desc_elems(&x->desc);
+    const wefti_home home = wefti_rank_device_home(d, x->home, elems * size);
+    filling f = {.tensor = x, .seed = seed, .stream = wefti_stream_of(x->name)};
     wefti_program_region(p, x, &f.box);
-    wefti_pool_run(d->pool, (f.elems + FILL_BLOCK - 1) / FILL_BLOCK, fill_block, &f);
-    return wefti_device_unmap(&m, WEFT_OK);
+    for (; f.first < elems; f.first += f.count) {
+        wefti_mapping m;
+        f.count = elems - f.first < most ? elems - f.first : most;
+        WEFT_TRY(wefti_home_map(&home, f.first * size, f.count * size, WEFTI_ACCESS_WRITE, &m));
+        f.region = (void *)((uintptr_t)m.data - (uintptr_t)(f.first * size));
+        wefti_pool_run(d->pool, (f.count + FILL_TASK - 1) / FILL_TASK, fill_some, &f);
+        WEFT_TRY(wefti_home_unmap(&m, WEFT_OK));
+    }
+    return WEFT_OK;
 }
 
 static weft_status clear(wefti_rank_device *d, wefti_location at, int64_t bytes) {
@@ -296,7 +276,9 @@ weft_status wefti_rank_device_seed(wefti_rank_device *d, const wefti_program *p)
     if (wefti_location_exists(p->scalars)) WEFT_TRY(clear(d, p->scalars, sizeof(wefti_step_block)));
     if (wefti_location_exists(p->one)) {
         wefti_store(p->loss_dtype, one, 0, 1.0);
-        WEFT_TRY(wefti_rank_device_write(d, p->one, one, (int64_t)weft_dtype_bytes(p->loss_dtype)));
+        const int64_t bytes = (int64_t)weft_dtype_bytes(p->loss_dtype);
+        const wefti_home home = wefti_rank_device_home(d, p->one, bytes);
+        WEFT_TRY(wefti_home_write(&home, 0, bytes, one));
     }
     return wefti_stream_publish(d->stream);
 }

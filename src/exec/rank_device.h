@@ -2,7 +2,6 @@
 #ifndef WEFTI_RANK_DEVICE_H
 #define WEFTI_RANK_DEVICE_H
 
-#include "device/device.h"
 #include "exec/exec.h"
 #include "exec/profile.h"
 
@@ -23,18 +22,6 @@ typedef struct wefti_binding {
     wefti_exposure *exposures; /* of each transfer; NULL: the device does not use them */
     int32_t count;
 } wefti_binding;
-
-/* An arena of a device: blocks of memory, one behind the other by offset. Whoever asks for a range
- * gets it in one block. */
-typedef struct wefti_arena_block {
-    unsigned char *memory; /* in device memory the host must not touch it */
-    int64_t begin, mapped; /* the offset of its first byte; its size */
-} wefti_arena_block;
-typedef struct wefti_device_arena {
-    wefti_arena_block *blocks;
-    int64_t count, cap;
-    int64_t bytes, observed; /* observed: the end of the highest byte that was used */
-} wefti_device_arena;
 
 struct wefti_rank_device {
     wefti_pool *pool;

@@ -45,10 +45,7 @@ static weft_status write_side(const weft_infer *f, const char *folder) {
 
 static weft_status make(const wefti_safetensors_item *item, void *room) {
     const wefti_session_piece *piece = item->data;
-    const int64_t bytes = weft_desc_bytes(&item->desc);
-    if (piece->device) return wefti_device_read(piece->device, room, piece->data, bytes);
-    memcpy(room, piece->data, (size_t)bytes);
-    return WEFT_OK;
+    return wefti_home_read(&piece->home, 0, piece->home.bytes, room);
 }
 
 /* Of a device of this process. */

@@ -121,14 +121,14 @@ weft_status wefti_exported_sum(const char *path, uint32_t *out) {
 
 /* ---- tensors ---- */
 
-/* The piece of a tensor on a device; NULL data: none. */
+/* The piece of a tensor on a device; without a home: none. */
 static weft_status piece_on(weft_session *s, int tensor, int rank, wefti_session_piece *all,
                             wefti_session_piece *out) {
     int32_t count;
     *out = (wefti_session_piece){.rank = rank};
     WEFT_TRY(wefti_session_pieces(s, 0, tensor, all, &count));
     for (int32_t i = 0; i < count; i++)
-        if (all[i].rank == rank && all[i].data) *out = all[i];
+        if (all[i].rank == rank && wefti_home_exists(&all[i].home)) *out = all[i];
     return WEFT_OK;
 }
 
@@ -140,7 +140,7 @@ static weft_status list(weft_session *s, int rank, wefti_session_piece *all,
         WEFT_TRY(weft_session_tensor(s, 0, t, &info));
         if (info.role != WEFT_ROLE_PARAM && info.role != WEFT_ROLE_STATE) continue;
         WEFT_TRY(piece_on(s, t, rank, all, piece));
-        if (!piece->data) continue;
+        if (!wefti_home_exists(&piece->home)) continue;
         for (int d = 0; d < info.desc.rank; d++) info.desc.shape[d] = piece->box.size[d];
         out->items[out->count++] = (wefti_safetensors_item){info.name, info.desc, piece};
     }

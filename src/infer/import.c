@@ -70,13 +70,14 @@ static weft_status load_tensor(const wefti_safetensors *file, const wefti_safete
                  WEFT_E_SHAPE, "tensor \"%s\" is %s; the graph and the plan say %s", item->name,
                  entry ? wefti_desc_text(&entry->desc).text : "missing",
                  wefti_desc_text(&item->desc).text);
-    if (!piece->device) return wefti_reader_at(entry->reader, entry->at, bytes, piece->data);
-    void *room = wefti_alloc((size_t)bytes + 1);
-    WEFT_REQUIRE(room, WEFT_E_NOMEM, "no memory for tensor \"%s\"", item->name);
-    weft_status status = wefti_reader_at(entry->reader, entry->at, bytes, room);
-    if (status >= 0) status = wefti_device_write(piece->device, piece->data, room, bytes);
-    wefti_free(room);
-    return status;
+    for (int64_t at = 0, part; at < bytes; at += part) {
+        wefti_mapping m;
+        part = bytes - at < WEFTI_HOME_BLOCK ? bytes - at : WEFTI_HOME_BLOCK;
+        WEFT_TRY(wefti_home_map(&piece->home, at, part, WEFTI_ACCESS_WRITE, &m));
+        WEFT_TRY(
+            wefti_home_unmap(&m, wefti_reader_at(entry->reader, entry->at + at, part, m.data)));
+    }
+    return WEFT_OK;
 }
 
 static weft_status load_file(const char *path, uint32_t sum, const wefti_exported_tensors *t) {

@@ -427,6 +427,7 @@ static weft_status reduce_device(void *context, wefti_rank_device *device, int32
 
 /* The newest program comes to devices that run already. If that fails, it goes. */
 static weft_status extend(weft_session *s) {
+    wefti_session_saving_captured(s); /* it reads the arenas that now grow */
     weft_status status =
         wefti_workers_name(s->workers, wefti_workers_run(s->workers, extend_device, s));
     if (s->world) status = wefti_agree(s->agreement, status);
@@ -445,10 +446,6 @@ static void forget_transient(weft_session *s) {
         for (int64_t t = 0; t < s->views[i]->count; t++)
             memset(s->views[i]->tensors[t].fed, WEFTI_INPUT_UNFED,
                    (size_t)s->views[i]->microbatches);
-    for (int32_t r = 0; r < s->devices; r++) {
-        wefti_rank_device *device = wefti_workers_device(s->workers, r);
-        if (device) wefti_host_copies_move(s, device, device);
-    }
 }
 
 static weft_status check_add(const weft_session *s) {

@@ -1,6 +1,7 @@
 /* Feeding inputs: the whole tensor, or the rows that each rank has. */
 #include <string.h>
 
+#include "layout/slab.h"
 #include "session/mend/mend.h"
 #include "session/tensors.h"
 
@@ -14,9 +15,10 @@ static weft_status try_feed(weft_session *s, int program, const char *name, cons
     const wefti_view_tensor *t = &v->tensors[index];
     wefti_region box = wefti_whole_region(&t->whole);
     bool input = t->role == WEFTI_TENSOR_INPUT;
-    if (input) WEFT_TRY(wefti_session_scatter(s, v, index, count, &box, data));
+    if (input)
+        WEFT_TRY(wefti_fail_world(s->world, wefti_session_scatter(s, v, index, count, &box, data)));
     for (int32_t i = 0; i < count && input; i++)
-        if (pieces[i].data) wefti_session_observe(s, t, &pieces[i]);
+        if (wefti_home_exists(&pieces[i].home)) wefti_session_observe(s, &pieces[i]);
     WEFT_REQUIRE(input, WEFT_E_ARG, "'%s' is not an input", name);
     wefti_view_mark_fed(s, v, index, WEFTI_INPUT_FED);
     return WEFT_OK;
@@ -57,40 +59,65 @@ static weft_status agree_on_rows(weft_session *s, const wefti_view_tensor *t, in
     return WEFT_OK;
 }
 
-/* Brings the ranks' rows to the devices that need them. If every rank already has its own rows,
- * this is a local copy. */
+/* One slab of the rows: from the ranks that feed it to the devices that need it. If every rank
+ * already has its own rows, this is a local copy. `rows`: those that this rank feeds. `mine` NULL:
+ * it needs none. */
+static weft_status move_slab(const weft_session *s, const wefti_session_transfer *c,
+                             const weft_desc *whole, const wefti_region *rows, const void *data,
+                             const wefti_session_piece *mine) {
+    const int64_t size = (int64_t)weft_dtype_bytes(whole->dtype);
+    const wefti_region *have = &c->what.have[s->me], *want = &c->what.want[s->me];
+    const bool gives = wefti_region_elems(have, whole->rank) > 0,
+               takes = mine && wefti_region_elems(want, whole->rank) > 0;
+    int64_t from = 0, to = 0, count = 0;
+    wefti_mapping m = {.data = NULL};
+    if (gives) wefti_region_span(have, rows, whole->rank, &from, &count);
+    if (takes) wefti_region_span(want, &mine->box, whole->rank, &to, &count);
+    const void *source = gives ? (const char *)data + from * size : NULL;
+    if (!memcmp(c->what.have, c->what.want, (size_t)s->devices * sizeof *c->boxes))
+        return takes ? wefti_home_write(&mine->home, to * size, count * size, source) : WEFT_OK;
+    if (takes)
+        WEFT_TRY(wefti_home_map(&mine->home, to * size, count * size, WEFTI_ACCESS_WRITE, &m));
+    return wefti_home_unmap(&m, wefti_world_transfer_run(s->agreement, &c->what, source, m.data));
+}
+
+/* begin[r]: the first row that rank r feeds, [ranks + 1]. */
+static weft_status move_slabs(const weft_session *s, const wefti_session_transfer *c,
+                              const weft_desc *whole, int32_t count, const int64_t *begin,
+                              const void *data, const wefti_session_piece *mine) {
+    const int64_t most = WEFTI_HOME_BLOCK / (int64_t)weft_dtype_bytes(whole->dtype);
+    wefti_region rows = wefti_whole_region(whole), slab, part;
+    for (int64_t at = 0, all = weft_desc_elems(whole), elems; at < all; at += elems) {
+        elems = wefti_slab(whole, at, all - at < most ? all - at : most, &slab);
+        memset(c->boxes, 0, 2 * (size_t)s->devices * sizeof *c->boxes);
+        for (int32_t r = 0; r < s->devices; r++) {
+            rows.begin[0] = begin[r];
+            rows.size[0] = begin[r + 1] - begin[r];
+            if (wefti_region_intersect(&slab, &rows, whole->rank, &part)) c->what.have[r] = part;
+        }
+        for (int32_t i = 0; i < count; i++)
+            if (wefti_region_intersect(&slab, &s->pieces[i].box, whole->rank, &part))
+                c->what.want[s->pieces[i].rank] = part;
+        rows.begin[0] = begin[s->me];
+        rows.size[0] = begin[s->me + 1] - begin[s->me];
+        WEFT_TRY(move_slab(s, c, whole, &rows, data, mine));
+    }
+    return WEFT_OK;
+}
+
+/* Brings the ranks' rows to the devices that need them. */
 static weft_status move_rows(weft_session *s, const wefti_view *v, int index, int32_t count,
                              const int64_t *begin, const void *data) {
     const wefti_view_tensor *t = &v->tensors[index];
     const wefti_session_piece *mine = NULL;
-    wefti_mapping m = {.data = NULL};
     wefti_session_transfer c;
     WEFT_TRY(wefti_session_transfer_begin(s, t, WEFTI_TRANSFER_SEND, &c));
-    for (int32_t r = 0; r < s->devices; r++) {
-        if (begin[r] == begin[r + 1]) continue;
-        c.what.have[r] = wefti_whole_region(&t->whole);
-        c.what.have[r].begin[0] = begin[r];
-        c.what.have[r].size[0] = begin[r + 1] - begin[r];
-    }
-    for (int32_t i = 0; i < count; i++) {
-        if (s->pieces[i].data) mine = &s->pieces[i];
-        if (wefti_region_elems(&s->pieces[i].box, t->whole.rank))
-            c.what.want[s->pieces[i].rank] = s->pieces[i].box;
-    }
-    size_t all = (size_t)s->devices * sizeof *c.boxes;
-    weft_status status = mine ? wefti_piece_map(&t->whole, mine, WEFTI_ACCESS_WRITE, &m) : WEFT_OK;
-    if (status < 0) {
-        wefti_free(c.boxes);
-        return status;
-    }
-    if (memcmp(c.what.have, c.what.want, all) != 0)
-        status = wefti_world_transfer_run(s->agreement, &c.what, data, m.data);
-    else if (mine && wefti_piece_bytes(&t->whole, mine))
-        memcpy(m.data, data, (size_t)wefti_piece_bytes(&t->whole, mine));
-    status = wefti_device_unmap(&m, status);
+    for (int32_t i = 0; i < count; i++)
+        if (wefti_home_exists(&s->pieces[i].home)) mine = &s->pieces[i];
+    weft_status status = move_slabs(s, &c, &t->whole, count, begin, data, mine);
     wefti_free(c.boxes);
     if (!mine || status < 0) return status;
-    wefti_session_observe(s, t, mine);
+    wefti_session_observe(s, mine);
     return wefti_host_copy_refresh(s, v, index, mine);
 }
 

@@ -7,13 +7,12 @@
 
 struct wefti_host_copy {
     wefti_host_copy *next;
-    wefti_device *device;
     const wefti_view *view; /* NULL: programs share the tensor */
     wefti_tensor_role role;
-    wefti_location home;
-    void *memory; /* of the device */
-    void *data;   /* the caller's */
-    int64_t bytes;
+    int32_t rank; /* the tensor's place: */
+    wefti_location at;
+    wefti_home home;
+    void *data; /* the caller's */
 };
 
 static bool is_shared(wefti_tensor_role role) {
@@ -29,34 +28,35 @@ static wefti_host_copy *find(const weft_session *s, const wefti_view *view, int 
                              const wefti_session_piece *piece) {
     bool shared = is_shared(view->tensors[index].role);
     wefti_host_copy *c = s->host_copies;
-    while (c && (c->memory != piece->data || c->view != (shared ? NULL : view))) c = c->next;
+    while (c && (c->rank != piece->rank || !wefti_location_equal(c->at, piece->at) ||
+                 c->view != (shared ? NULL : view)))
+        c = c->next;
     return c;
 }
 
 static weft_status push(const wefti_host_copy *c) {
-    return wefti_device_write(c->device, c->memory, c->data, c->bytes);
+    return wefti_home_write(&c->home, 0, c->home.bytes, c->data);
 }
 
 static weft_status pull(const wefti_host_copy *c) {
-    return wefti_device_read(c->device, c->data, c->memory, c->bytes);
+    return wefti_home_read(&c->home, 0, c->home.bytes, c->data);
 }
 
 weft_status wefti_host_copy_of(weft_session *s, const wefti_view *view, int index,
                                const wefti_session_piece *piece, void **out) {
     const wefti_view_tensor *t = &view->tensors[index];
-    *out = piece->data;
-    if (!piece->data || !piece->device || piece->device->table->direct) return WEFT_OK;
+    *out = wefti_home_memory(&piece->home);
+    if (*out || !wefti_home_exists(&piece->home)) return WEFT_OK;
     wefti_host_copy *c = find(s, view, index, piece);
     if (!c) {
         WEFT_NEW(c, wefti_host_copy);
         *c = (wefti_host_copy){.next = s->host_copies,
-                               .device = piece->device,
                                .view = is_shared(t->role) ? NULL : view,
                                .role = t->role,
-                               .home = piece->home,
-                               .memory = piece->data,
-                               .bytes = wefti_piece_bytes(&t->whole, piece)};
-        c->data = wefti_calloc(1, (size_t)c->bytes + 1);
+                               .rank = piece->rank,
+                               .at = piece->at,
+                               .home = piece->home};
+        c->data = wefti_calloc(1, (size_t)c->home.bytes + 1);
         weft_status status =
             c->data ? pull(c) : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a copy of '%s'", t->name);
         if (status < 0) {
@@ -95,7 +95,8 @@ weft_status wefti_host_copies_push_piece(const weft_session *s, const wefti_view
                                          const wefti_session_piece *pieces, int32_t count) {
     if (!s->host_copies || !is_shared(view->tensors[index].role)) return WEFT_OK;
     for (int32_t i = 0; i < count; i++) {
-        const wefti_host_copy *c = pieces[i].data ? find(s, view, index, &pieces[i]) : NULL;
+        const wefti_host_copy *c =
+            wefti_home_exists(&pieces[i].home) ? find(s, view, index, &pieces[i]) : NULL;
         if (c) WEFT_TRY(push(c));
     }
     return WEFT_OK;
@@ -107,12 +108,9 @@ weft_status wefti_host_copy_refresh(const weft_session *s, const wefti_view *vie
     return c ? pull(c) : WEFT_OK;
 }
 
-void wefti_host_copies_move(weft_session *s, wefti_rank_device *from, wefti_rank_device *to) {
-    for (wefti_host_copy *c = s->host_copies; c; c = c->next) {
-        if (c->device != wefti_rank_device_device(from)) continue;
-        c->memory = wefti_rank_device_at(to, c->home);
-        c->device = wefti_rank_device_device(to);
-    }
+void wefti_host_copies_move(weft_session *s, const wefti_workers *to) {
+    for (wefti_host_copy *c = s->host_copies; c; c = c->next)
+        c->home = wefti_rank_device_home(wefti_workers_device(to, c->rank), c->at, c->home.bytes);
 }
 
 void wefti_host_copies_destroy(weft_session *s) {

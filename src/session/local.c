@@ -15,7 +15,7 @@ static weft_status local_piece(weft_session *s, int program, const char *name,
     WEFT_TRY(wefti_session_pieces(s, program, *out_index, s->pieces, &count));
     *out = (wefti_session_piece){.rank = s->me};
     for (int32_t i = 0; i < count; i++)
-        if (s->pieces[i].data) *out = s->pieces[i];
+        if (wefti_home_exists(&s->pieces[i].home)) *out = s->pieces[i];
     return WEFT_OK;
 }
 
@@ -29,13 +29,13 @@ static weft_status try_local(weft_session *s, int program, const char *name,
     *out = (weft_session_part){.data = NULL};
     WEFT_TRY(wefti_host_copy_of(s, v, index, &piece, &out->data));
     wefti_view_mark_fed(s, v, index, WEFTI_INPUT_BOUND);
-    if (!piece.data) return WEFT_OK;
-    out->bytes = wefti_piece_bytes(&t->whole, &piece);
+    if (!wefti_home_exists(&piece.home)) return WEFT_OK;
+    out->bytes = piece.home.bytes;
     for (int d = 0; d < t->whole.rank; d++) {
         out->begin[d] = piece.box.begin[d];
         out->size[d] = piece.box.size[d];
     }
-    if (t->role == WEFTI_TENSOR_INPUT) wefti_session_observe(s, t, &piece);
+    if (t->role == WEFTI_TENSOR_INPUT) wefti_session_observe(s, &piece);
     return WEFT_OK;
 }
 
@@ -52,17 +52,16 @@ static weft_status try_feed_local(weft_session *s, int program, const char *name
     WEFT_TRY(local_piece(s, program, name, &v, &index, &piece));
     const wefti_view_tensor *t = &v->tensors[index];
     WEFT_REQUIRE(t->role == WEFTI_TENSOR_INPUT, WEFT_E_ARG, "'%s' is not an input", name);
-    int64_t here = piece.data ? wefti_piece_bytes(&t->whole, &piece) : 0;
     weft_desc part = t->whole;
     memcpy(part.shape, piece.box.size, sizeof part.shape);
-    WEFT_REQUIRE(bytes == (size_t)here, WEFT_E_SHAPE,
+    WEFT_REQUIRE(bytes == (size_t)piece.home.bytes, WEFT_E_SHAPE,
                  "the part of '%s' on this device is %s, %lld bytes, not %zu", name,
-                 wefti_desc_text(&part).text, (long long)here, bytes);
+                 wefti_desc_text(&part).text, (long long)piece.home.bytes, bytes);
     WEFT_REQUIRE(data || bytes == 0, WEFT_E_ARG, "the data of '%s' are NULL", name);
     wefti_view_mark_fed(s, v, index, WEFTI_INPUT_FED);
     if (bytes == 0) return WEFT_OK;
-    WEFT_TRY(wefti_device_write(piece.device, piece.data, data, (int64_t)bytes));
-    wefti_session_observe(s, t, &piece);
+    WEFT_TRY(wefti_home_write(&piece.home, 0, piece.home.bytes, data));
+    wefti_session_observe(s, &piece);
     return wefti_host_copy_refresh(s, v, index, &piece);
 }
 

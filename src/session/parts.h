@@ -206,8 +206,8 @@ weft_status wefti_host_copies_push_piece(const weft_session *s, const wefti_view
 /* After the session has written a piece: updates the caller's buffer. */
 weft_status wefti_host_copy_refresh(const weft_session *s, const wefti_view *view, int index,
                                     const wefti_session_piece *piece) WEFT_CHECKED;
-/* The arena of `from` has moved to `to`. */
-void wefti_host_copies_move(weft_session *s, wefti_rank_device *from, wefti_rank_device *to);
+/* The devices of this process have moved to other workers. */
+void wefti_host_copies_move(weft_session *s, const wefti_workers *to);
 void wefti_host_copies_destroy(weft_session *s);
 
 /* world.c: sessions over a world of processes. All calls are collective and fail like the calls of

@@ -1,109 +1,214 @@
-/* Reading whole tensors from the pieces of all devices.
+/* Reading tensors from the pieces of all devices.
  *
- * Several processes: reading is collective and brings the tensor to every rank; collecting brings
- * it to rank 0. */
+ * Each rank wants rows of a tensor: all of them, some, or none. One process copies them. Several
+ * processes move them slab by slab, so that no more than a block of a tensor is staged. Pieces that
+ * count come first, then the terms of sums. Every rank adds the terms itself, in the order of a
+ * single process, so that the sum has the same bits. */
+#include "comm/home_region.h"
 #include "layout/slab.h"
 #include "session/mend/mend.h"
 #include "session/tensors.h"
 
-/* Brings all pieces that count to every rank. The transfer is bound at the first read. */
-static weft_status read_counted(weft_session *s, wefti_view *v, int index, int32_t count,
-                                void *data) {
-    const wefti_view_tensor *t = &v->tensors[index];
-    const wefti_session_piece *mine = NULL;
-    wefti_session_transfer c;
-    for (int32_t i = 0; i < count; i++)
-        if (s->pieces[i].counts && s->pieces[i].data && wefti_piece_bytes(&t->whole, &s->pieces[i]))
-            mine = &s->pieces[i];
-    if (!v->reads[index]) {
-        WEFT_TRY(wefti_session_transfer_begin(s, t, WEFTI_TRANSFER_ALL_GATHER, &c));
-        for (int32_t i = 0; i < count; i++)
-            if (s->pieces[i].counts)
-                c.what.have[s->pieces[i].rank] = wefti_region_1d(&t->whole, s->pieces[i].box);
-        for (int32_t r = 0; r < s->devices; r++)
-            c.what.want[r] = wefti_region_1d(&t->whole, wefti_whole_region(&t->whole));
-        weft_status status = wefti_world_transfer_bind(s->agreement, &c.what, &v->reads[index]);
-        wefti_free(c.boxes);
-        WEFT_TRY(status);
-    }
-    wefti_mapping m = {.data = NULL};
-    if (mine) WEFT_TRY(wefti_piece_map(&t->whole, mine, WEFTI_ACCESS_READ, &m));
-    return wefti_device_unmap(
-        &m, wefti_comm_run(v->reads[index], m.data, weft_desc_bytes(&t->whole) ? data : NULL));
+typedef struct tensor_read {
+    weft_session *s;
+    wefti_view *v;
+    int index;
+    int32_t pieces;           /* in s->pieces */
+    wefti_transfer_kind kind; /* of the pieces that count, between processes */
+    wefti_region *wants;      /* [devices], between processes; of a scalar: see wefti_region_1d */
+    wefti_region mine;        /* what this rank wants */
+    void *data;               /* an array of it */
+} tensor_read;
+
+static const weft_desc *whole_of(const tensor_read *r) {
+    return &r->v->tensors[r->index].whole;
 }
 
-/* Broadcasts one partial term. Every rank adds the terms itself, in the order of a single process,
- * so the sum has the same bits. */
-static weft_status read_term(weft_session *s, const wefti_view_tensor *t,
-                             const wefti_session_piece *piece, bool largest, void *data) {
-    wefti_session_piece copy = *piece;
-    wefti_session_transfer c;
-    size_t bytes = (size_t)wefti_piece_bytes(&t->whole, piece);
-    if (bytes == 0) return WEFT_OK;
-    copy.data = wefti_alloc(bytes);
-    WEFT_REQUIRE(copy.data, WEFT_E_NOMEM, "no memory to read '%s'", t->name);
-    weft_status status = wefti_session_transfer_begin(s, t, WEFTI_TRANSFER_BROADCAST, &c);
-    if (status >= 0) {
-        wefti_region box = wefti_region_1d(&t->whole, piece->box);
-        for (int32_t r = 0; r < s->devices; r++) {
-            c.what.have[r] = r == piece->rank ? box : (wefti_region){{0}, {0}};
-            c.what.want[r] = box;
-        }
-        wefti_mapping m;
-        status = wefti_piece_map(&t->whole, piece, WEFTI_ACCESS_READ, &m);
+/* Rows [first, first + count); empty if count is 0. */
+static wefti_region region_of_rows(const weft_desc *whole, int64_t first, int64_t count) {
+    wefti_region box = wefti_whole_region(whole);
+    if (count == 0) return (wefti_region){{0}, {0}};
+    box.begin[0] = first;
+    box.size[0] = count;
+    return box;
+}
+
+static bool is_largest(const tensor_read *r, const wefti_session_piece *piece) {
+    const wefti_view_tensor *t = &r->v->tensors[r->index];
+    return r->v->sites[piece->rank].tensors[t->local[piece->rank]].layout.max != 0;
+}
+
+static weft_status term_room(const tensor_read *r, int64_t elems, void **out) {
+    const weft_desc *whole = whole_of(r);
+    *out = wefti_alloc((size_t)elems * weft_dtype_bytes(whole->dtype));
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory to read '%s'", r->v->tensors[r->index].name);
+    return WEFT_OK;
+}
+
+/* ---- one process ---- */
+
+static weft_status add_own_term(const tensor_read *r, const wefti_session_piece *piece,
+                                const wefti_region *part) {
+    const weft_desc *whole = whole_of(r);
+    const int64_t all = wefti_region_elems(part, whole->rank),
+                  most = WEFTI_HOME_BLOCK / (int64_t)weft_dtype_bytes(whole->dtype);
+    weft_desc local = *whole;
+    weft_status status = WEFT_OK;
+    void *term;
+    for (int d = 0; d < whole->rank; d++) local.shape[d] = part->size[d];
+    WEFT_TRY(term_room(r, all < most ? all : most, &term));
+    for (int64_t at = 0, count; at < all && status >= 0; at += count) {
+        wefti_region slab;
+        count = wefti_slab(&local, at, all - at < most ? all - at : most, &slab);
+        for (int d = 0; d < whole->rank; d++) slab.begin[d] += part->begin[d];
+        status = wefti_home_read_region(&piece->home, &piece->box, whole, &slab, &slab, term);
         if (status >= 0)
-            status = wefti_device_unmap(
-                &m, wefti_world_transfer_run(s->agreement, &c.what, m.data, copy.data));
-        wefti_free(c.boxes);
+            wefti_add_terms(whole, &slab, term, is_largest(r, piece), &r->mine, r->data);
     }
-    if (status >= 0) wefti_add_term(&t->whole, &copy, largest, data);
-    wefti_free(copy.data);
+    wefti_free(term);
     return status;
 }
 
-/* Copies a piece of this process that counts into the whole tensor `data`. */
-static weft_status copy_piece(const weft_desc *whole, const wefti_session_piece *piece,
-                              void *data) {
-    wefti_region all = wefti_whole_region(whole);
-    wefti_mapping m;
-    WEFT_TRY(wefti_piece_map(whole, piece, WEFTI_ACCESS_READ, &m));
-    wefti_region_copy(&piece->box, &piece->box, m.data, &all, data, whole->rank,
-                      weft_dtype_bytes(whole->dtype));
-    return wefti_device_unmap(&m, WEFT_OK);
+static weft_status read_here(const tensor_read *r) {
+    const weft_desc *whole = whole_of(r);
+    for (int terms = 0; terms < 2; terms++)
+        for (int32_t i = 0; i < r->pieces; i++) {
+            const wefti_session_piece *p = &r->s->pieces[i];
+            wefti_region part;
+            if (terms ? !p->term : !p->counts) continue;
+            if (!wefti_region_intersect(&r->mine, &p->box, whole->rank, &part)) continue;
+            WEFT_TRY(
+                terms ? add_own_term(r, p, &part)
+                      : wefti_home_read_region(&p->home, &p->box, whole, &part, &r->mine, r->data));
+        }
+    return WEFT_OK;
 }
 
-/* Adds a term that lies in this process. */
-static weft_status add_piece(const weft_desc *whole, const wefti_session_piece *piece, bool largest,
-                             void *data) {
-    wefti_session_piece term = *piece;
-    wefti_mapping m;
-    WEFT_TRY(wefti_piece_map(whole, piece, WEFTI_ACCESS_READ, &m));
-    term.data = m.data;
-    wefti_add_term(whole, &term, largest, data);
-    return wefti_device_unmap(&m, WEFT_OK);
+/* ---- several processes ---- */
+
+/* Sets what each rank has of a slab and wants of it. `term`: the only piece; NULL: those that
+ * count. *out: this process's piece; NULL: none. False: nothing is to be moved. */
+static bool set_regions(const tensor_read *r, wefti_region slab, const wefti_session_piece *term,
+                        wefti_session_transfer *c, const wefti_session_piece **out) {
+    const weft_desc *whole = whole_of(r);
+    const int rank = c->what.rank;
+    bool wanted = false;
+    wefti_region part = slab = wefti_region_1d(whole, slab);
+    *out = NULL;
+    for (int32_t i = 0; i < r->pieces; i++) {
+        const wefti_session_piece *p = &r->s->pieces[i];
+        const wefti_region box = wefti_region_1d(whole, p->box);
+        if (term ? p != term : !p->counts) continue;
+        if (!wefti_region_intersect(&slab, &box, rank, &part)) continue;
+        c->what.have[p->rank] = part;
+        if (wefti_home_exists(&p->home)) *out = p;
+    }
+    if (term && !wefti_region_elems(&c->what.have[term->rank], rank)) return false;
+    const wefti_region all = term ? part : slab;
+    for (int32_t k = 0; k < r->s->devices; k++)
+        wanted |= wefti_region_intersect(&all, &r->wants[k], rank, &c->what.want[k]);
+    return wanted;
+}
+
+/* The endpoint of a small tensor that all ranks read is kept for its next reading. */
+static weft_status run_transfer(const tensor_read *r, const wefti_session_transfer *c, bool kept,
+                                const void *source, void *destination) {
+    wefti_endpoint **endpoint = &r->v->reads[r->index];
+    if (!kept) return wefti_world_transfer_run(r->s->agreement, &c->what, source, destination);
+    if (!*endpoint) WEFT_TRY(wefti_world_transfer_bind(r->s->agreement, &c->what, endpoint));
+    return wefti_comm_run(*endpoint, source, destination);
+}
+
+static weft_status move_slab(const tensor_read *r, const wefti_region *slab,
+                             const wefti_session_piece *term, wefti_session_transfer *c) {
+    const weft_desc *whole = whole_of(r);
+    const int64_t size = (int64_t)weft_dtype_bytes(whole->dtype);
+    const bool kept =
+        !term && r->kind == WEFTI_TRANSFER_ALL_GATHER && weft_desc_bytes(whole) <= WEFTI_HOME_BLOCK;
+    const wefti_session_piece *piece;
+    wefti_mapping m = {.data = NULL};
+    void *room = NULL, *to = NULL;
+    int64_t first, count;
+    if (!set_regions(r, *slab, term, c, &piece)) return WEFT_OK;
+    const wefti_region *have = &c->what.have[r->s->me], *want = &c->what.want[r->s->me];
+    const bool takes = wefti_region_elems(want, c->what.rank) > 0;
+    if (takes && term) {
+        WEFT_TRY(term_room(r, wefti_region_elems(want, c->what.rank), &room));
+        to = room;
+    } else if (takes) {
+        wefti_region_span(want, &r->mine, whole->rank, &first, &count);
+        to = (char *)r->data + first * size;
+    }
+    weft_status status = WEFT_OK;
+    if (piece) {
+        wefti_region_span(have, &piece->box, whole->rank, &first, &count);
+        status = wefti_home_map(&piece->home, first * size, count * size, WEFTI_ACCESS_READ, &m);
+    }
+    if (status >= 0) status = wefti_home_unmap(&m, run_transfer(r, c, kept, m.data, to));
+    if (status >= 0 && room)
+        wefti_add_terms(whole, want, room, is_largest(r, term), &r->mine, r->data);
+    wefti_free(room);
+    return status;
+}
+
+static weft_status bring_slab(const tensor_read *r, const wefti_region *slab,
+                              const wefti_session_piece *term) {
+    const wefti_transfer_kind kind = !term ? r->kind
+                                     : r->kind == WEFTI_TRANSFER_ALL_GATHER
+                                         ? WEFTI_TRANSFER_BROADCAST
+                                         : WEFTI_TRANSFER_SEND;
+    wefti_session_transfer c;
+    WEFT_TRY(wefti_session_transfer_begin(r->s, &r->v->tensors[r->index], kind, &c));
+    weft_status status = move_slab(r, slab, term, &c);
+    wefti_free(c.boxes);
+    return status;
+}
+
+/* Collective. Slabs are of the rows from the first to the last one that any rank wants. */
+static weft_status bring(const tensor_read *r) {
+    const weft_desc *whole = whole_of(r);
+    const int64_t all = weft_desc_elems(whole), height = whole->rank ? whole->shape[0] : 1,
+                  most = WEFTI_HOME_BLOCK / (int64_t)weft_dtype_bytes(whole->dtype);
+    int64_t begin = height, end = 0;
+    for (int32_t k = 0; k < r->s->devices && all; k++) {
+        const wefti_region *rows = &r->wants[k];
+        if (!rows->size[0]) continue;
+        if (rows->begin[0] < begin) begin = rows->begin[0];
+        if (rows->begin[0] + rows->size[0] > end) end = rows->begin[0] + rows->size[0];
+    }
+    if (begin >= end) return WEFT_OK;
+    for (int64_t at = begin * (all / height), last = end * (all / height), part; at < last;
+         at += part) {
+        wefti_region slab;
+        part = wefti_slab(whole, at, last - at < most ? last - at : most, &slab);
+        WEFT_TRY(bring_slab(r, &slab, NULL));
+        for (int32_t i = 0; i < r->pieces; i++)
+            if (r->s->pieces[i].term) WEFT_TRY(bring_slab(r, &slab, &r->s->pieces[i]));
+    }
+    return WEFT_OK;
+}
+
+/* ---- whole tensors ---- */
+
+static weft_status new_wants(tensor_read *r) {
+    r->wants = wefti_calloc((size_t)r->s->devices, sizeof *r->wants);
+    WEFT_REQUIRE(r->wants, WEFT_E_NOMEM, "no memory to read '%s'", r->v->tensors[r->index].name);
+    return WEFT_OK;
 }
 
 static weft_status try_read(weft_session *s, int program, const char *name, void *data,
                             size_t bytes) {
-    wefti_view *v;
-    const wefti_session_piece *pieces = s->pieces;
-    int index;
-    int32_t count;
-    WEFT_TRY(wefti_session_locate_together(s, program, name, data, bytes, &v, &index, &count));
-    const wefti_view_tensor *t = &v->tensors[index];
-    if (s->world) WEFT_TRY(wefti_fail_world(s->world, read_counted(s, v, index, count, data)));
-    for (int32_t i = 0; i < count && !s->world; i++)
-        if (pieces[i].counts) WEFT_TRY(copy_piece(&t->whole, &pieces[i], data));
-    for (int32_t i = 0; i < count; i++) {
-        if (!pieces[i].term) continue;
-        int32_t r = pieces[i].rank;
-        bool largest = v->sites[r].tensors[t->local[r]].layout.max != 0;
-        if (s->world)
-            WEFT_TRY(wefti_fail_world(s->world, read_term(s, t, &pieces[i], largest, data)));
-        else
-            WEFT_TRY(add_piece(&t->whole, &pieces[i], largest, data));
-    }
-    return WEFT_OK;
+    tensor_read r = {.s = s, .kind = WEFTI_TRANSFER_ALL_GATHER, .data = data};
+    WEFT_TRY(
+        wefti_session_locate_together(s, program, name, data, bytes, &r.v, &r.index, &r.pieces));
+    r.mine = wefti_whole_region(whole_of(&r));
+    if (!s->world) return read_here(&r);
+    weft_status status = new_wants(&r);
+    for (int32_t k = 0; k < s->devices && status >= 0; k++)
+        r.wants[k] = wefti_region_1d(whole_of(&r), r.mine);
+    if (status >= 0) status = bring(&r);
+    wefti_free(r.wants);
+    return wefti_fail_world(s->world, status);
 }
 
 weft_status weft_session_read(weft_session *s, int program, const char *name, void *data,
@@ -111,52 +216,74 @@ weft_status weft_session_read(weft_session *s, int program, const char *name, vo
     return wefti_session_settle(s, try_read(s, program, name, data, bytes));
 }
 
-/* ---- collecting on rank 0 ---- */
-
-/* A slab, elements that are contiguous in the whole tensor. */
-static weft_status collect(weft_session *s, const wefti_view_tensor *t, int32_t pieces,
-                           const wefti_region *slab, void *out) {
-    const unsigned char *mine = NULL;
-    int64_t mine_bytes = 0, size = (int64_t)weft_dtype_bytes(t->whole.dtype);
-    wefti_device *device = NULL;
-    wefti_mapping m;
-    wefti_session_transfer c;
-    WEFT_TRY(wefti_session_transfer_begin(s, t, WEFTI_TRANSFER_GATHER, &c));
-    for (int32_t i = 0; i < pieces; i++) {
-        const wefti_session_piece *p = &s->pieces[i];
-        wefti_region part;
-        if (!p->counts || !wefti_region_intersect(slab, &p->box, t->whole.rank, &part)) continue;
-        c.what.have[p->rank] = wefti_region_1d(&t->whole, part);
-        if (!p->data) continue;
-        int64_t at = 0; /* contiguous there, as the slab is in the whole */
-        for (int d = 0; d < t->whole.rank; d++)
-            at = at * p->box.size[d] + part.begin[d] - p->box.begin[d];
-        mine = (const unsigned char *)p->data + at * size;
-        mine_bytes = wefti_region_elems(&part, t->whole.rank) * size;
-        device = p->device;
+weft_status wefti_session_collect(weft_session *s, int program, int index, int64_t first,
+                                  int64_t count, void *out) {
+    tensor_read r = {.s = s, .index = index, .kind = WEFTI_TRANSFER_GATHER, .data = out};
+    WEFT_TRY(wefti_session_view(s, program, &r.v));
+    WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &r.pieces));
+    if (!count) return WEFT_OK;
+    const weft_desc *whole = whole_of(&r);
+    const int64_t row = weft_desc_elems(whole) / (whole->rank ? whole->shape[0] : 1);
+    weft_status status = new_wants(&r);
+    if (status >= 0) {
+        r.wants[0] = whole->rank ? region_of_rows(whole, first / row, count / row)
+                                 : wefti_region_1d(whole, wefti_whole_region(whole));
+        r.mine = r.wants[s->me];
+        status = bring(&r);
     }
-    c.what.want[0] = wefti_region_1d(&t->whole, *slab);
-    weft_status status = wefti_device_map(device, mine, mine_bytes, WEFTI_ACCESS_READ, &m);
-    if (status >= 0)
-        status =
-            wefti_device_unmap(&m, wefti_world_transfer_run(s->agreement, &c.what, m.data, out));
-    wefti_free(c.boxes);
+    wefti_free(r.wants);
+    return wefti_fail_world(s->world, status);
+}
+
+/* ---- rows ---- */
+
+static weft_status check_rows(tensor_read *r, int64_t first, size_t bytes) {
+    const weft_desc *whole = whole_of(r);
+    const char *name = r->v->tensors[r->index].name;
+    WEFT_REQUIRE(whole->rank > 0, WEFT_E_ARG, "'%s' is one number, without rows", name);
+    WEFT_REQUIRE(r->data || !bytes, WEFT_E_ARG, "the data of '%s' are NULL", name);
+    int64_t height = whole->shape[0], row = height ? weft_desc_bytes(whole) / height : 0;
+    WEFT_REQUIRE(bytes == 0 || (row > 0 && bytes % (size_t)row == 0), WEFT_E_SHAPE,
+                 "'%s' is %s: %zu bytes are not a whole number of its rows", name,
+                 wefti_desc_text(whole).text, bytes);
+    int64_t count = row > 0 ? (int64_t)(bytes / (size_t)row) : 0;
+    WEFT_REQUIRE(first >= 0 && count <= height && first <= height - count, WEFT_E_SHAPE,
+                 "'%s' has %lld rows, not rows %lld to %lld", name, (long long)height,
+                 (long long)first, (long long)(first + count) - 1);
+    r->mine = region_of_rows(whole, first, count);
+    return WEFT_OK;
+}
+
+/* Every rank gets the rows of all. */
+static weft_status gather_rows(tensor_read *r) {
+    weft_session *s = r->s;
+    const int64_t mine[2] = {r->mine.begin[0], r->mine.size[0]};
+    int64_t *all;
+    WEFT_NEW_ARRAY(all, int64_t, 2 * s->devices);
+    weft_status status = wefti_agree_records(s->agreement, mine, sizeof mine, all);
+    for (int32_t k = 0; k < s->devices && status >= 0; k++)
+        r->wants[k] = region_of_rows(whole_of(r), all[2 * k], all[2 * k + 1]);
+    wefti_free(all);
     return status;
 }
 
-weft_status wefti_session_collect(weft_session *s, int program, int index, int64_t first,
-                                  int64_t count, void *out) {
-    wefti_view *v;
-    int32_t pieces;
-    WEFT_TRY(wefti_session_view(s, program, &v));
-    const wefti_view_tensor *t = &v->tensors[index];
-    WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &pieces));
-    for (int64_t at = 0, part; at < count; at += part) {
-        wefti_region slab;
-        int64_t offset = at * (int64_t)weft_dtype_bytes(t->whole.dtype); /* `out`: of rank 0 only */
-        part = wefti_slab(&t->whole, first + at, count - at, &slab);
-        WEFT_TRY(wefti_fail_world(s->world,
-                                  collect(s, t, pieces, &slab, out ? (char *)out + offset : NULL)));
-    }
-    return WEFT_OK;
+static weft_status try_read_rows(weft_session *s, int program, const char *name, int64_t first,
+                                 void *data, size_t bytes) {
+    tensor_read r = {.s = s, .kind = WEFTI_TRANSFER_SEND, .data = data};
+    WEFT_TRY(wefti_session_start_in_world(s));
+    weft_status status = wefti_session_look_up(s, program, name, &r.v, &r.index);
+    if (status >= 0) status = check_rows(&r, first, bytes);
+    if (status >= 0) status = wefti_session_pieces(s, program, r.index, s->pieces, &r.pieces);
+    if (!s->world) return status < 0 ? status : read_here(&r);
+    if (status >= 0) status = new_wants(&r);
+    status = wefti_agree(s->agreement, status);
+    if (status >= 0) status = gather_rows(&r);
+    if (status >= 0) status = wefti_fail_world(s->world, bring(&r));
+    wefti_free(r.wants);
+    return status;
+}
+
+weft_status weft_session_read_rows(weft_session *s, int program, const char *name, int64_t first,
+                                   void *data, size_t bytes) {
+    return wefti_session_settle(s, try_read_rows(s, program, name, first, data, bytes));
 }

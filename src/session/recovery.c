@@ -68,8 +68,7 @@ static weft_status move(weft_session *s, bool newcomers) {
         wefti_workers_destroy(workers);
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
-    wefti_host_copies_move(s, wefti_workers_device(s->workers, s->me),
-                           wefti_workers_device(workers, s->me));
+    wefti_host_copies_move(s, workers);
     wefti_workers_destroy(s->workers);
     s->workers = workers;
     wefti_session_observe_devices(s);

@@ -18,6 +18,18 @@ static uint64_t *digest_at(const comparison *c, int32_t rank, int64_t tensor) {
     return &c->digests[rank * c->view->count + tensor];
 }
 
+static weft_status digest_home(const wefti_home *home, uint64_t *digest) {
+    *digest = 5;
+    for (int64_t at = 0, part; at < home->bytes; at += part) {
+        wefti_mapping m;
+        part = home->bytes - at < WEFTI_HOME_BLOCK ? home->bytes - at : WEFTI_HOME_BLOCK;
+        WEFT_TRY(wefti_home_map(home, at, part, WEFTI_ACCESS_READ, &m));
+        *digest = wefti_digest_bytes(*digest, m.data, (size_t)part);
+        WEFT_TRY(wefti_home_unmap(&m, WEFT_OK));
+    }
+    return WEFT_OK;
+}
+
 static weft_status digest_own(comparison *c) {
     wefti_session_piece *pieces = c->session->pieces;
     int32_t count;
@@ -26,12 +38,8 @@ static weft_status digest_own(comparison *c) {
         if (t->role != WEFTI_TENSOR_PARAM) continue;
         WEFT_TRY(wefti_session_pieces(c->session, 0, (int)i, pieces, &count));
         for (int32_t p = 0; p < count; p++) {
-            wefti_mapping m;
-            if (!pieces[p].data) continue;
-            WEFT_TRY(wefti_piece_map(&t->whole, &pieces[p], WEFTI_ACCESS_READ, &m));
-            *digest_at(c, pieces[p].rank, i) =
-                wefti_digest_bytes(5, m.data, (size_t)wefti_piece_bytes(&t->whole, &pieces[p]));
-            WEFT_TRY(wefti_device_unmap(&m, WEFT_OK));
+            if (wefti_home_exists(&pieces[p].home))
+                WEFT_TRY(digest_home(&pieces[p].home, digest_at(c, pieces[p].rank, i)));
         }
     }
     return WEFT_OK;

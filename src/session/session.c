@@ -156,12 +156,10 @@ weft_status wefti_session_set_scalar(const weft_session *s, size_t place, double
         if (!wefti_session_has(s, r) || !wefti_location_exists(s->views[0]->programs[r]->scalars))
             continue;
         wefti_rank_device *d = wefti_workers_device(s->workers, r);
-        const wefti_location at = s->views[0]->programs[r]->scalars;
-        weft_status status = wefti_rank_device_write(d, wefti_location_plus(at, (int64_t)f32),
-                                                     &single, sizeof single);
-        if (status >= 0)
-            status = wefti_rank_device_write(d, wefti_location_plus(at, (int64_t)f64), &value,
-                                             sizeof value);
+        const wefti_home home =
+            wefti_rank_device_home(d, s->views[0]->programs[r]->scalars, sizeof(wefti_step_block));
+        weft_status status = wefti_home_write(&home, (int64_t)f32, sizeof single, &single);
+        if (status >= 0) status = wefti_home_write(&home, (int64_t)f64, sizeof value, &value);
         WEFT_TRY(wefti_fail_world(s->world, status));
     }
     return WEFT_OK;
@@ -231,26 +229,31 @@ weft_status weft_session_accumulate(weft_session *s, double *out_loss) {
     return wefti_session_settle(s, try_accumulate(s, out_loss));
 }
 
+enum { NORM_BLOCK = 512 };
+
 /* The norm of all gradients, from a device of this process. *out_name (may be NULL): the first
  * parameter whose gradient has a norm that is not finite; NULL: none. */
 static weft_status norm_at(const weft_session *s, int32_t rank, double *out,
                            const char **out_name) {
     const wefti_program *p = s->views[0]->programs[rank];
     wefti_rank_device *d = wefti_workers_device(s->workers, rank);
-    wefti_mapping squares;
-    double sum = 0;
-    WEFT_TRY(wefti_rank_device_map(d, p->norms,
-                                   p->norm_count * (int64_t)weft_dtype_bytes(p->norms_dtype),
-                                   WEFTI_ACCESS_READ, &squares));
+    const int64_t size = (int64_t)weft_dtype_bytes(p->norms_dtype);
+    const wefti_home home = wefti_rank_device_home(d, p->norms, p->norm_count * size);
+    double block[NORM_BLOCK]; /* on the stack: a step allocates nothing */
     const char *name = NULL;
+    double sum = 0;
     for (int32_t i = 0; i < p->norm_count; i++) {
-        double square = wefti_load(p->norms_dtype, squares.data, i);
+        const int32_t k = i % NORM_BLOCK, left = p->norm_count - i;
+        if (!k)
+            WEFT_TRY(wefti_home_read(&home, i * size,
+                                     (left < NORM_BLOCK ? left : NORM_BLOCK) * size, block));
+        double square = wefti_load(p->norms_dtype, block, k);
         if (!isfinite(square) && !name) name = p->norm_names[i];
         sum += square;
     }
     if (out_name) *out_name = name;
     *out = sqrt(sum) * gradient_scale(s);
-    return wefti_device_unmap(&squares, WEFT_OK);
+    return WEFT_OK;
 }
 
 /* In models that communicate by hand, each device of a stage has a norm of its own. It is the

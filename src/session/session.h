@@ -56,10 +56,9 @@ int64_t wefti_session_observed(const weft_session *session, int32_t rank);
 typedef struct wefti_session_piece {
     int32_t rank;
     wefti_region box;
-    wefti_location home;  /* in its device's memory */
-    void *data;           /* NULL: of another process */
-    wefti_device *device; /* the owner of `data`; NULL: host memory */
-    bool counts;          /* the regions of counting pieces cover the tensor, each element once */
+    wefti_location at; /* in its device's memory */
+    wefti_home home;   /* nowhere: of another process */
+    bool counts;       /* the regions of counting pieces cover the tensor, each element once */
     bool term; /* does not count; its values are added to the tensor's (or the maximum is taken) */
 } wefti_session_piece;
 

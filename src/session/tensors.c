@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "comm/home_region.h"
 #include "graph/graph.h"
 
 weft_status wefti_session_start_in_world(weft_session *s) {
@@ -36,48 +37,24 @@ wefti_region wefti_whole_region(const weft_desc *whole) {
     return box;
 }
 
-int64_t wefti_piece_bytes(const weft_desc *whole, const wefti_session_piece *piece) {
-    return wefti_region_elems(&piece->box, whole->rank) * (int64_t)weft_dtype_bytes(whole->dtype);
-}
-
-weft_status wefti_piece_map(const weft_desc *whole, const wefti_session_piece *piece,
-                            wefti_access access, wefti_mapping *out) {
-    return wefti_device_map(piece->device, piece->data, wefti_piece_bytes(whole, piece), access,
-                            out);
-}
-
-/* Copies the part of `data` that a piece has. Only the elements of the piece from the first to the
- * last one of the part are mapped. */
-static weft_status write_part(const weft_desc *whole, const wefti_session_piece *piece,
-                              const wefti_region *part, const wefti_region *box, const void *data) {
-    int64_t size = (int64_t)weft_dtype_bytes(whole->dtype), first, count;
-    wefti_region_span(part, &piece->box, whole->rank, &first, &count);
-    bool all = wefti_region_elems(part, whole->rank) == count;
-    wefti_mapping m;
-    WEFT_TRY(wefti_device_map(piece->device, (char *)piece->data + first * size, count * size,
-                              all ? WEFTI_ACCESS_WRITE : WEFTI_ACCESS_UPDATE, &m));
-    void *begin = (void *)((uintptr_t)m.data - (uintptr_t)(first * size));
-    wefti_region_copy(part, box, data, &piece->box, begin, whole->rank, (size_t)size);
-    return wefti_device_unmap(&m, WEFT_OK);
-}
-
 weft_status wefti_session_scatter(const weft_session *s, const wefti_view *view, int index,
                                   int32_t count, const wefti_region *box, const void *data) {
     const weft_desc *whole = &view->tensors[index].whole;
     for (int32_t i = 0; i < count; i++) {
         const wefti_session_piece *piece = &s->pieces[i];
         wefti_region part;
-        if (!piece->data || !wefti_region_intersect(box, &piece->box, whole->rank, &part)) continue;
-        WEFT_TRY(write_part(whole, piece, &part, box, data));
+        if (!wefti_home_exists(&piece->home) ||
+            !wefti_region_intersect(box, &piece->box, whole->rank, &part))
+            continue;
+        WEFT_TRY(wefti_home_write_region(&piece->home, &piece->box, whole, &part, box, data));
         WEFT_TRY(wefti_host_copy_refresh(s, view, index, piece));
     }
     return WEFT_OK;
 }
 
-void wefti_session_observe(const weft_session *s, const wefti_view_tensor *t,
-                           const wefti_session_piece *piece) {
-    wefti_rank_device_observe(wefti_workers_device(s->workers, piece->rank), piece->home,
-                              wefti_piece_bytes(&t->whole, piece));
+void wefti_session_observe(const weft_session *s, const wefti_session_piece *piece) {
+    wefti_rank_device_observe(wefti_workers_device(s->workers, piece->rank), piece->at,
+                              piece->home.bytes);
 }
 
 weft_status wefti_session_transfer_begin(const weft_session *s, const wefti_view_tensor *t,
@@ -94,17 +71,16 @@ wefti_region wefti_region_1d(const weft_desc *whole, wefti_region box) {
     return box;
 }
 
-void wefti_add_term(const weft_desc *whole, const wefti_session_piece *piece, bool largest,
-                    void *out) {
-    int64_t strides[WEFT_MAX_RANK], elems = wefti_region_elems(&piece->box, whole->rank);
-    wefti_strides(whole, strides);
-    for (int64_t e = 0; e < elems; e++) {
-        int64_t rest = e, at = 0;
+void wefti_add_terms(const weft_desc *whole, const wefti_region *part, const void *terms,
+                     bool largest, const wefti_region *box, void *out) {
+    for (int64_t e = 0, elems = wefti_region_elems(part, whole->rank); e < elems; e++) {
+        int64_t rest = e, at = 0, stride = 1;
         for (int d = whole->rank - 1; d >= 0; d--) {
-            at += (piece->box.begin[d] + rest % piece->box.size[d]) * strides[d];
-            rest /= piece->box.size[d];
+            at += (part->begin[d] + rest % part->size[d] - box->begin[d]) * stride;
+            stride *= box->size[d];
+            rest /= part->size[d];
         }
-        double a = wefti_load(whole->dtype, out, at), b = wefti_load(whole->dtype, piece->data, e);
+        double a = wefti_load(whole->dtype, out, at), b = wefti_load(whole->dtype, terms, e);
         wefti_store(whole->dtype, out, at, largest ? fmax(a, b) : a + b);
     }
 }

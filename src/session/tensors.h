@@ -21,20 +21,15 @@ weft_status wefti_session_locate_together(weft_session *s, int program, const ch
 weft_status wefti_session_scatter(const weft_session *s, const wefti_view *view, int index,
                                   int32_t count, const wefti_region *box,
                                   const void *data) WEFT_CHECKED;
-/* Maps a piece of this process; of another process: `data` is NULL. */
-weft_status wefti_piece_map(const weft_desc *whole, const wefti_session_piece *piece,
-                            wefti_access access, wefti_mapping *out) WEFT_CHECKED;
 /* Counts a fed input's bytes as used memory. */
-void wefti_session_observe(const weft_session *s, const wefti_view_tensor *t,
-                           const wefti_session_piece *piece);
+void wefti_session_observe(const weft_session *s, const wefti_session_piece *piece);
 
-/* out += piece, in host memory, where `out` is the whole tensor; with `largest` the maximum of both
- * instead. */
-void wefti_add_term(const weft_desc *whole, const wefti_session_piece *piece, bool largest,
-                    void *out);
+/* out += terms, in host memory; with `largest` the maximum of both instead. `terms` has the region
+ * `part` of a tensor, and `out` the region `box`. */
+void wefti_add_terms(const weft_desc *whole, const wefti_region *part, const void *terms,
+                     bool largest, const wefti_region *box, void *out);
 
 wefti_region wefti_whole_region(const weft_desc *whole);
-int64_t wefti_piece_bytes(const weft_desc *whole, const wefti_session_piece *piece);
 
 /* One transfer between all ranks; free `boxes`. Boxes begin empty. A scalar has boxes of one
  * dimension (wefti_region_1d). */

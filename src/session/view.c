@@ -356,11 +356,13 @@ weft_status wefti_session_pieces(weft_session *s, int program, int index, wefti_
         piece->rank = r;
         wefti_rank_device *device =
             wefti_session_has(s, r) ? wefti_workers_device(s->workers, r) : NULL;
-        piece->home =
+        piece->at =
             wefti_location_plus(t->home, microbatch_of(s, v, &v->tensors[index]) * t->stride);
-        piece->data = device ? wefti_rank_device_at(device, piece->home) : NULL;
-        piece->device = device ? wefti_rank_device_owner(device, piece->home) : NULL;
         piece->box = wefti_site_region(site, t);
+        const int64_t bytes = wefti_region_elems(&piece->box, t->whole.rank) *
+                              (int64_t)weft_dtype_bytes(t->whole.dtype);
+        piece->home = device ? wefti_rank_device_home(device, piece->at, bytes)
+                             : (wefti_home){.bytes = bytes};
         /* Each stage that reads a parameter has a term of its gradient. Other tensors of several
          * stages are copies. */
         bool same = mesh->first == owner->first,

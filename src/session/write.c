@@ -17,7 +17,8 @@ static weft_status try_write(weft_session *s, int program, const char *name, con
     for (int32_t i = 0; i < count; i++) terms |= pieces[i].term;
     wefti_region box = wefti_whole_region(&v->tensors[index].whole);
     wefti_session_changed(s, v->tensors[index].role);
-    if (!terms) WEFT_TRY(wefti_session_scatter(s, v, index, count, &box, data));
+    if (!terms)
+        WEFT_TRY(wefti_fail_world(s->world, wefti_session_scatter(s, v, index, count, &box, data)));
     wefti_view_mark_fed(s, v, index, WEFTI_INPUT_FED);
     WEFT_REQUIRE(!terms, WEFT_E_ARG,
                  "'%s' is a sum of terms on several devices: it can be read, not written", name);
@@ -75,12 +76,16 @@ static weft_status fill_across(weft_session *s, const wefti_view *v, int index, 
 /* Lets the source write into the tensor of the only device. */
 static weft_status fill_whole(const weft_session *s, const wefti_view *v, int index, int64_t first,
                               int64_t count, wefti_session_source *source, void *context) {
-    int64_t size = (int64_t)weft_dtype_bytes(v->tensors[index].whole.dtype);
+    const int64_t size = (int64_t)weft_dtype_bytes(v->tensors[index].whole.dtype),
+                  most = WEFTI_HOME_BLOCK / size;
     const wefti_session_piece *piece = &s->pieces[0];
-    wefti_mapping m;
-    WEFT_TRY(wefti_device_map(piece->device, (char *)piece->data + first * size, count * size,
-                              WEFTI_ACCESS_WRITE, &m));
-    WEFT_TRY(wefti_device_unmap(&m, source(context, 0, count, m.data)));
+    for (int64_t at = 0, part; at < count; at += part) {
+        wefti_mapping m;
+        part = count - at < most ? count - at : most;
+        WEFT_TRY(
+            wefti_home_map(&piece->home, (first + at) * size, part * size, WEFTI_ACCESS_WRITE, &m));
+        WEFT_TRY(wefti_home_unmap(&m, source(context, at, part, m.data)));
+    }
     return wefti_host_copy_refresh(s, v, index, piece);
 }
 
@@ -103,13 +108,12 @@ static weft_status fill_block(const wefti_session_piece *piece, const wefti_piec
                               int64_t first, wefti_session_source *source, void *context) {
     int64_t size = (int64_t)weft_dtype_bytes(b->whole->dtype);
     wefti_mapping m;
-    WEFT_TRY(wefti_device_map(piece->device, (char *)piece->data + b->here * size, b->count * size,
-                              WEFTI_ACCESS_WRITE, &m));
+    WEFT_TRY(wefti_home_map(&piece->home, b->here * size, b->count * size, WEFTI_ACCESS_WRITE, &m));
     wefti_region_runs run = wefti_region_runs_of(b->whole, &b->block);
     weft_status status = WEFT_OK;
     while (status >= 0 && wefti_region_runs_next(&run))
         status = source(context, run.at - first, run.count, (char *)m.data + run.here * size);
-    return wefti_device_unmap(&m, status);
+    return wefti_home_unmap(&m, status);
 }
 
 weft_status wefti_session_fill_pieces(weft_session *s, int program, int index,
@@ -121,7 +125,7 @@ weft_status wefti_session_fill_pieces(weft_session *s, int program, int index,
     int64_t most = FILL_BYTES / (int64_t)weft_dtype_bytes(to->whole->dtype);
     for (int32_t i = 0; i < to->count; i++) {
         const wefti_session_piece *piece = &to->pieces[i];
-        if (!piece->data) continue;
+        if (!wefti_home_exists(&piece->home)) continue;
         wefti_piece_blocks b = wefti_piece_blocks_of(to->whole, &piece->box, first, count, most);
         while (wefti_piece_blocks_next(&b)) WEFT_TRY(fill_block(piece, &b, first, source, context));
         WEFT_TRY(wefti_host_copy_refresh(s, v, index, piece));

@@ -30,7 +30,8 @@ static weft_status add_rows(const wefti_built *m, int program, const char *name,
     WEFT_TRY(wefti_session_pieces(m->session, program, index, pieces, &found));
     for (int32_t k = 0; k < found; k++) {
         const wefti_region *box = &pieces[k].box;
-        if (!pieces[k].data || !wefti_region_elems(box, info.desc.rank)) continue;
+        if (!wefti_home_exists(&pieces[k].home) || !wefti_region_elems(box, info.desc.rank))
+            continue;
         int64_t first = box->begin[0] * micro / height,
                 last = ((box->begin[0] + box->size[0]) * micro + height - 1) / height;
         if (*begin == *end || first < *begin) *begin = first;

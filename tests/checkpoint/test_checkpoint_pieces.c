@@ -1,6 +1,7 @@
 /* Tensors in pieces: the files equal the files of the whole tensors, byte for byte, for every cut.
  * Also the regions in which a tensor is traversed. */
 #include "fixture.h"
+#include "memory_home.h"
 
 #include "layout/slab.h"
 #include "layout/transfer.h"
@@ -51,6 +52,8 @@ typedef struct cut {
     int64_t count;
     wefti_device *device;
     unsigned char *memory;
+    memory_home keep;
+    wefti_home home;
     int64_t used;
 } cut;
 
@@ -62,6 +65,7 @@ static void begin_cut(cut *c) {
     ASSERT_OK(wefti_device_open(&wefti_device_fenced, &c->device));
     ASSERT_OK(c->device->table->allocate(c->device, WEFTI_SPACE_DEVICE, DEVICE_BYTES, &memory));
     c->memory = memory;
+    c->home = memory_home_of(&c->keep, c->device, memory, DEVICE_BYTES);
 }
 
 /* Cut a dimension in up to four parts, then each of them on. */
@@ -84,12 +88,14 @@ static void cut_box(cut *c, const weft_desc *whole, const unsigned char *data, w
     if (wefti_region_elems(&box, whole->rank))
         wefti_region_copy(&box, &all, data, &box, copy, whole->rank, size);
     int64_t bytes = wefti_region_elems(&box, whole->rank) * (int64_t)size;
-    unsigned char *place = c->memory + c->used;
+    wefti_home place = c->home;
+    place.offset = c->used;
+    place.bytes = bytes;
     c->used += (bytes + 63) / 64 * 64;
     assert_true(c->count < MAX_PIECES && c->used <= DEVICE_BYTES);
-    ASSERT_OK(wefti_device_write(c->device, place, copy, bytes));
+    ASSERT_OK(wefti_home_write(&place, 0, bytes, copy));
     free(copy);
-    c->pieces[c->count++] = (wefti_checkpoint_piece){box, place, c->device};
+    c->pieces[c->count++] = (wefti_checkpoint_piece){box, place};
 }
 
 static void free_cut(cut *c) {
@@ -266,8 +272,10 @@ static void given_up_together(void **state) {
     ASSERT_OK(write_step(f->dir, 5, 0));
     for (int when = 0; when < 4; when++) {
         wefti_checkpoint_meta meta = meta_of(5);
-        wefti_checkpoint_piece top = {{{0, 0}, {2, 4}}, data, NULL},
-                               rest = {{{2, 0}, {1, 4}}, data + 8, NULL};
+        memory_home of_top, of_rest;
+        wefti_checkpoint_piece top = {{{0, 0}, {2, 4}}, memory_home_of(&of_top, NULL, data, 32)},
+                               rest = {{{2, 0}, {1, 4}},
+                                       memory_home_of(&of_rest, NULL, data + 8, 16)};
         wefti_checkpoint_tensor t = {
             .name = "t", .desc = desc, .pieces = &top, .piece_count = 1, .whole = desc};
         wefti_checkpoint_options options = {.duty = WEFTI_CHECKPOINT_LEADS};
@@ -297,7 +305,8 @@ static void a_missing_part_is_found(void **state) {
     float data[12] = {1, 2, 3};
     weft_desc desc = {WEFT_F32, 2, {3, 4}};
     wefti_checkpoint_meta meta = meta_of(1);
-    wefti_checkpoint_piece top = {{{0, 0}, {2, 4}}, data, NULL};
+    memory_home keep;
+    wefti_checkpoint_piece top = {{{0, 0}, {2, 4}}, memory_home_of(&keep, NULL, data, 32)};
     wefti_checkpoint_tensor t = {
         .name = "t", .desc = desc, .pieces = &top, .piece_count = 1, .whole = desc};
     wefti_checkpoint_options options = {.duty = WEFTI_CHECKPOINT_LEADS};
@@ -339,8 +348,9 @@ static void pieces_must_cover_the_tensor(void **state) {
     wefti_checkpoint_lock *lock;
     ASSERT_OK(wefti_checkpoint_lock_open(f->dir, &lock));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        wefti_checkpoint_piece pieces[2] = {{bad[i].box[0], data, NULL},
-                                            {bad[i].box[1], data, NULL}};
+        memory_home keep;
+        const wefti_home home = memory_home_of(&keep, NULL, data, sizeof data);
+        wefti_checkpoint_piece pieces[2] = {{bad[i].box[0], home}, {bad[i].box[1], home}};
         wefti_checkpoint_tensor t = {.name = "t",
                                      .desc = desc,
                                      .pieces = pieces,

@@ -7,6 +7,7 @@
 
 #include "checkpoint/run/run.h"
 #include "reshard/source.h"
+#include "memory_home.h"
 #include "sanitized.h"
 #include "weft/checkpoint.h"
 
@@ -20,8 +21,10 @@ static wefti_checkpoint_job *begin_rank(const fixture *f, int32_t rank, int64_t 
     static const int32_t holders[2][2] = {{0, 2}, {1, 3}};
     const wefti_checkpoint_tensor w = {.name = "w", .desc = whole};
     const wefti_region all = {{0}, {ROWS / 2, COLUMNS}};
+    static memory_home keep[RANKS]; /* the step is written in the background */
     const wefti_checkpoint_piece piece = {
-        {{rank % 2 * ROWS / 2}, {ROWS / 2, COLUMNS}}, values + rank % 2 * HALF, NULL};
+        {{rank % 2 * ROWS / 2}, {ROWS / 2, COLUMNS}},
+        memory_home_of(&keep[rank], NULL, values + rank % 2 * HALF, (int64_t)sizeof values / 2)};
     const wefti_checkpoint_tensor own = {.name = "w",
                                          .desc = {WEFT_F32, 2, {ROWS / 2, COLUMNS}},
                                          .pieces = &piece,

@@ -2,7 +2,7 @@
  * touches the memory of a fenced device dies. weft-test: threads */
 #include "support.h"
 
-#include "device/device.h"
+#include "memory_home.h"
 
 #include <signal.h>
 #include <stdint.h>
@@ -101,19 +101,21 @@ static void test_mappings(void **state) {
     for (int t = 0; t < TABLES; t++) {
         fixture f = begin(tables[t]);
         wefti_mapping m;
-        ASSERT_OK(wefti_device_map(f.device, f.memory + 100, PART, WEFTI_ACCESS_WRITE, &m));
+        memory_home keep;
+        const wefti_home home = memory_home_of(&keep, f.device, f.memory, BYTES);
+        ASSERT_OK(wefti_home_map(&home, 100, PART, WEFTI_ACCESS_WRITE, &m));
         memset(m.data, 3, PART);
-        ASSERT_OK(wefti_device_unmap(&m, WEFT_OK));
+        ASSERT_OK(wefti_home_unmap(&m, WEFT_OK));
         assert_all(&f, 100, PART, 3);
-        ASSERT_OK(wefti_device_map(f.device, f.memory + 100, PART, WEFTI_ACCESS_UPDATE, &m));
+        ASSERT_OK(wefti_home_map(&home, 100, PART, WEFTI_ACCESS_UPDATE, &m));
         assert_int_equal(((unsigned char *)m.data)[PART - 1], 3);
         ((unsigned char *)m.data)[0] = 4;
-        ASSERT_OK(wefti_device_unmap(&m, WEFT_OK));
+        ASSERT_OK(wefti_home_unmap(&m, WEFT_OK));
         assert_all(&f, 100, 1, 4);
         assert_all(&f, 101, PART - 1, 3);
-        ASSERT_OK(wefti_device_map(f.device, f.memory, PART, WEFTI_ACCESS_READ, &m));
+        ASSERT_OK(wefti_home_map(&home, 0, PART, WEFTI_ACCESS_READ, &m));
         assert_int_equal(((unsigned char *)m.data)[100], 4);
-        assert_int_equal(wefti_device_unmap(&m, WEFT_E_IO), WEFT_E_IO);
+        assert_int_equal(wefti_home_unmap(&m, WEFT_E_IO), WEFT_E_IO);
         end(&f);
     }
 }
@@ -123,13 +125,16 @@ static void test_mappings_that_cost_nothing(void **state) {
     (void)state;
     wefti_mapping m;
     unsigned char here[16];
-    ASSERT_OK(wefti_device_map(NULL, here, sizeof here, WEFTI_ACCESS_UPDATE, &m));
+    memory_home keep;
+    wefti_home home = memory_home_of(&keep, NULL, here, sizeof here);
+    ASSERT_OK(wefti_home_map(&home, 0, sizeof here, WEFTI_ACCESS_UPDATE, &m));
     assert_ptr_equal(m.data, here);
-    ASSERT_OK(wefti_device_unmap(&m, WEFT_OK));
+    ASSERT_OK(wefti_home_unmap(&m, WEFT_OK));
     fixture f = begin(&wefti_device_host);
-    ASSERT_OK(wefti_device_map(f.device, f.memory + 8, 16, WEFTI_ACCESS_UPDATE, &m));
+    home = memory_home_of(&keep, f.device, f.memory, BYTES);
+    ASSERT_OK(wefti_home_map(&home, 8, 16, WEFTI_ACCESS_UPDATE, &m));
     assert_ptr_equal(m.data, f.memory + 8);
-    ASSERT_OK(wefti_device_unmap(&m, WEFT_OK));
+    ASSERT_OK(wefti_home_unmap(&m, WEFT_OK));
     end(&f);
 }
 

@@ -161,7 +161,8 @@ static bool guard_is_whole(const unsigned char *at, int64_t from, int64_t to) {
 }
 
 static weft_status map_arena(wefti_rank_device *device, int64_t bytes, wefti_mapping *out) {
-    return wefti_rank_device_map(device, (wefti_location){0}, bytes, WEFTI_ACCESS_UPDATE, out);
+    const wefti_home home = wefti_rank_device_home(device, (wefti_location){0}, bytes);
+    return wefti_home_map(&home, 0, bytes, WEFTI_ACCESS_UPDATE, out);
 }
 
 /* Run it once in memory of all ones (NaN), then compare. `written[i]`: input i is written in place.
@@ -183,7 +184,7 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
     for (int64_t i = 0; i < b->in_count; i++)
         for (int64_t e = 0; e < weft_desc_elems(in_desc(b, i)); e++)
             wefti_store(in_desc(b, i)->dtype, in_place_of(t, memory, i), e, t->in[i][e]);
-    assert_int_equal(wefti_device_unmap(&m, WEFT_OK), WEFT_OK);
+    assert_int_equal(wefti_home_unmap(&m, WEFT_OK), WEFT_OK);
     wefti_location args[MOST];
     for (int32_t a = 0; a < r->args; a++)
         args[a] = wefti_location_of(WEFTI_SPACE_DEVICE, WEFTI_PERSISTENT, t->offset[a]);
@@ -225,7 +226,7 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
                             round64(t->bytes[a]) + GUARD))
             fail_msg("%s: bytes behind argument %d were written", what, (int)a);
     assert_true(guard_is_whole(memory, frame + r->frame_bytes, total));
-    assert_int_equal(wefti_device_unmap(&m, WEFT_OK), WEFT_OK);
+    assert_int_equal(wefti_home_unmap(&m, WEFT_OK), WEFT_OK);
     assert_true(wefti_rank_device_observed_peak(device, WEFTI_SPACE_DEVICE) <=
                 frame + r->frame_bytes);
     wefti_rank_device_destroy(device);

@@ -122,17 +122,14 @@ static int count_pieces(weft_session *s, int tensor, const weft_tensor_info *inf
         const wefti_region *box = &pieces[p].box;
         wefti_mapping m;
         counting += pieces[p].counts;
-        ASSERT_OK(
-            wefti_device_map(pieces[p].device, pieces[p].data,
-                             wefti_region_elems(box, info->desc.rank) * (int64_t)sizeof(float),
-                             WEFTI_ACCESS_READ, &m));
+        ASSERT_OK(wefti_home_map(&pieces[p].home, 0, pieces[p].home.bytes, WEFTI_ACCESS_READ, &m));
         for (int64_t e = 0; e < wefti_region_elems(box, info->desc.rank); e++) {
             int64_t at = 0, rest = e;
             for (int d = info->desc.rank - 1; d >= 0; rest /= box->size[d--])
                 at += (box->begin[d] + rest % box->size[d]) * strides[d];
             assert_true(((float *)m.data)[e] == data[at]);
         }
-        ASSERT_OK(wefti_device_unmap(&m, WEFT_OK));
+        ASSERT_OK(wefti_home_unmap(&m, WEFT_OK));
     }
     assert_true(counting >= 1);
     return counting;

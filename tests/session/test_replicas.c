@@ -168,8 +168,8 @@ static void devices_of_one_process_are_compared_too(void **state) {
     while (strcmp(info.name, "dense.b") != 0 && ++index);
     ASSERT_OK(wefti_session_pieces(s, 0, index, pieces, &count));
     const float three = 3;
-    ASSERT_OK(wefti_device_write(pieces[2].device, (float *)pieces[2].data + OUT - 1, &three,
-                                 sizeof three));
+    ASSERT_OK(
+        wefti_home_write(&pieces[2].home, (OUT - 1) * (int64_t)sizeof three, sizeof three, &three));
     assert_int_equal(weft_session_check_replicas(s), WEFT_E_MISMATCH);
     if (!has_facts(weft_error_message(), "dense.b|rank 2|rank 0"))
         fail_msg("%s", weft_error_message());

@@ -53,7 +53,7 @@ static int find(const weft_session *s, const char *name) {
 }
 
 static weft_status map_piece(const wefti_session_piece *piece, int64_t bytes, wefti_mapping *out) {
-    return wefti_device_map(piece->device, piece->data, bytes, WEFTI_ACCESS_READ, out);
+    return wefti_home_map(&piece->home, 0, bytes, WEFTI_ACCESS_READ, out);
 }
 
 /* Both stages have the embedding. Ranks with the same region of it have the same bytes. */
@@ -71,8 +71,8 @@ static void copies_are_equal(const char *what, weft_session *s, const setting *x
             ASSERT_OK(map_piece(&pieces[q], (int64_t)bytes, &b));
             if (memcmp(a.data, b.data, bytes) != 0)
                 fail_msg("%s: ranks %d and %d differ", what, pieces[q].rank, pieces[p].rank);
-            ASSERT_OK(wefti_device_unmap(&a, WEFT_OK));
-            ASSERT_OK(wefti_device_unmap(&b, WEFT_OK));
+            ASSERT_OK(wefti_home_unmap(&a, WEFT_OK));
+            ASSERT_OK(wefti_home_unmap(&b, WEFT_OK));
             others += pieces[p].rank / per_stage != pieces[q].rank / per_stage;
         }
     assert_true(others >= per_stage);

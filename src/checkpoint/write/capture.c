@@ -6,6 +6,7 @@
 #include "base/digest/digest.h"
 #include "base/text.h"
 #include "checkpoint/write/job.h"
+#include "comm/home_region.h"
 #include "layout/runs.h"
 
 enum { WRITE_BLOCK_BYTES = 256 * 1024 };
@@ -125,19 +126,6 @@ static weft_status put_blocks(capture *c, int64_t at, const unsigned char *data,
     return WEFT_OK;
 }
 
-/* Copies into `block`, which holds the slab, the part of the slab that a piece has. */
-static weft_status copy_part(const weft_desc *whole, const wefti_checkpoint_piece *piece,
-                             const wefti_region *part, const wefti_region *slab, void *block) {
-    int64_t size = (int64_t)weft_dtype_bytes(whole->dtype), first, count;
-    wefti_mapping m;
-    wefti_region_span(part, &piece->box, whole->rank, &first, &count);
-    WEFT_TRY(wefti_device_map(piece->device, (const char *)piece->data + first * size, count * size,
-                              WEFTI_ACCESS_READ, &m));
-    const void *begin = (const void *)((uintptr_t)m.data - (uintptr_t)(first * size));
-    wefti_region_copy(part, &piece->box, begin, slab, block, whole->rank, (size_t)size);
-    return wefti_device_unmap(&m, WEFT_OK);
-}
-
 static weft_status need_block(wefti_checkpoint_job *job) {
     if (!job->block) job->block = wefti_alloc(WRITE_BLOCK_BYTES);
     WEFT_REQUIRE(job->block, WEFT_E_NOMEM, "no memory to join pieces of tensors");
@@ -157,7 +145,8 @@ static weft_status capture_joined(capture *c, const wefti_write_source *source,
         for (int64_t i = 0; i < source->piece_count; i++) {
             const wefti_checkpoint_piece *piece = &source->pieces[i];
             if (wefti_region_intersect(&slab, &piece->box, whole->rank, &part))
-                WEFT_TRY(copy_part(whole, piece, &part, &slab, c->job->block));
+                WEFT_TRY(wefti_home_read_region(&piece->home, &piece->box, whole, &part, &slab,
+                                                c->job->block));
         }
         WEFT_TRY(put(c, (at - source->first) * size, c->job->block, (size_t)(count * size)));
     }
@@ -194,7 +183,8 @@ static weft_status capture_slice(wefti_checkpoint_job *job, int64_t k) {
         count =
             wefti_slab_both(&local, &t->desc, at, all - at < most ? all - at : most, &slab, &own);
         for (int d = 0; d < local.rank; d++) slab.begin[d] += source->part.begin[d];
-        WEFT_TRY(copy_part(&source->whole, &source->pieces[0], &slab, &slab, job->block));
+        WEFT_TRY(wefti_home_read_region(&source->pieces[0].home, &source->pieces[0].box,
+                                        &source->whole, &slab, &slab, job->block));
         t->crc32c = wefti_crc32c(t->crc32c, job->block, (size_t)(count * size));
         if (plan->counts[source->slice]) add_to_whole(job, slice, &own, job->block, &sum);
         WEFT_TRY(write_shard(job, k, at * size, job->block, (size_t)(count * size)));
@@ -212,14 +202,13 @@ static weft_status put_block(capture *c, const wefti_write_source *source,
                              const wefti_checkpoint_piece *piece, const wefti_piece_blocks *b) {
     int64_t size = (int64_t)weft_dtype_bytes(b->whole->dtype);
     wefti_mapping m;
-    WEFT_TRY(wefti_device_map(piece->device, (const char *)piece->data + b->here * size,
-                              b->count * size, WEFTI_ACCESS_READ, &m));
+    WEFT_TRY(wefti_home_map(&piece->home, b->here * size, b->count * size, WEFTI_ACCESS_READ, &m));
     wefti_region_runs run = wefti_region_runs_of(b->whole, &b->block);
     weft_status status = WEFT_OK;
     while (status >= 0 && wefti_region_runs_next(&run))
         status = put_blocks(c, (run.at - source->first) * size,
                             (const unsigned char *)m.data + run.here * size, run.count * size);
-    return wefti_device_unmap(&m, status);
+    return wefti_home_unmap(&m, status);
 }
 
 /* Other processes have pieces too: writes what this piece has of the file's tensor. */
@@ -239,7 +228,8 @@ static weft_status capture_pieces(capture *c, const wefti_write_source *source,
     uint32_t sums = 0;
     for (int64_t i = 0; i < source->piece_count; i++) {
         c->sum = (wefti_crc_sum){0};
-        if (source->pieces[i].data) WEFT_TRY(capture_piece(c, source, &source->pieces[i], desc));
+        if (wefti_home_exists(&source->pieces[i].home))
+            WEFT_TRY(capture_piece(c, source, &source->pieces[i], desc));
         sums ^= wefti_crc_sum_of(&c->sum, weft_desc_bytes(desc));
     }
     c->sum.sum = sums;

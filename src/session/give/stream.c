@@ -18,22 +18,18 @@ static weft_status exchange(wefti_state_stream *x) {
     return wefti_comm_run(x->endpoint, x->gives ? x->block : NULL, x->gives ? NULL : x->block);
 }
 
-/* Moves `bytes` at `memory` of a device; NULL: of the host, where `memory` NULL means that they are
- * of no use. */
-static weft_status move_bytes(wefti_state_stream *x, wefti_device *device, void *memory,
+/* Moves bytes of the host; `memory` NULL: they are of no use. With a home: all of its bytes. */
+static weft_status move_bytes(wefti_state_stream *x, const wefti_home *home, void *memory,
                               int64_t bytes) {
     for (int64_t done = 0; done < bytes;) {
         if (x->at == x->room) WEFT_TRY(exchange(x));
         const int64_t left = bytes - done, part = x->room - x->at < left ? x->room - x->at : left;
         char *here = x->block + x->at, *there = memory ? (char *)memory + done : NULL;
-        weft_status status = WEFT_OK;
-        if (device && x->gives)
-            status = wefti_device_read(device, here, there, part);
-        else if (device)
-            status = wefti_device_write(device, there, here, part);
+        if (home)
+            WEFT_TRY(x->gives ? wefti_home_read(home, done, part, here)
+                              : wefti_home_write(home, done, part, here));
         else if (there)
             memcpy(x->gives ? here : there, x->gives ? there : here, (size_t)part);
-        WEFT_TRY(status);
         x->crc = wefti_crc32c(x->crc, here, (size_t)part);
         x->at += part;
         done += part;
@@ -161,11 +157,11 @@ static weft_status move_place(const state_place *at, void *context) {
         int64_t element = 0;
         for (int i = 0; i < at->desc.rank; i++)
             element = element * at->desc.shape[i] + at->part.begin[i] + index[i];
-        const wefti_location home =
+        const wefti_location begin =
             wefti_location_plus(at->home, element * (int64_t)weft_dtype_bytes(at->desc.dtype));
-        if (!m->x->gives) wefti_rank_device_observe(d, home, run);
-        WEFT_TRY(
-            move_bytes(m->x, wefti_rank_device_owner(d, home), wefti_rank_device_at(d, home), run));
+        const wefti_home home = wefti_rank_device_home(d, begin, run);
+        if (!m->x->gives) wefti_rank_device_observe(d, begin, run);
+        WEFT_TRY(move_bytes(m->x, &home, NULL, run));
         for (k = outer - 1; k >= 0 && ++index[k] == at->part.size[k]; k--) index[k] = 0;
     }
     return WEFT_OK;

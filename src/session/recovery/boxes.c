@@ -4,53 +4,70 @@
  * one contains is one transfer, from the ranks that have it to all that want some of it. */
 #include "session/recovery/move.h"
 
-/* ---- sources ---- */
+#include "comm/home_region.h"
 
-static weft_status open_copy(const state_move *m, const moved_tensor *x, move_source *out) {
+/* ---- buffers ---- */
+
+/* The home of a region in the old session, and the box that the home has. */
+static weft_status source_of(const state_move *m, const moved_tensor *x, const wefti_region *region,
+                             wefti_home *out_home, wefti_region *out_box) {
     weft_session *s = m->from;
+    const int32_t me = m->to->me;
+    if (wefti_region_contains(&m->own[me], region, wefti_move_rank(x))) {
+        const wefti_session_piece *piece;
+        WEFT_TRY(wefti_move_own_piece(s, x->old_program, x->old_index, &piece));
+        *out_home = piece->home;
+        *out_box = wefti_region_1d(&x->of->whole, piece->box);
+        return WEFT_OK;
+    }
     const wefti_piece *copy = wefti_move_copy(s, x->of->name);
-    wefti_rank_device *d = wefti_workers_device(s->workers, s->me);
-    WEFT_TRY(wefti_rank_device_map(d, copy->home, weft_desc_bytes(&copy->desc), WEFTI_ACCESS_READ,
-                                   &out->map));
-    out->data = out->map.data;
+    const held_region *held = &m->held[me * m->count + (x - m->tensors)];
+    *out_home = wefti_rank_device_home(wefti_workers_device(s->workers, s->me), copy->home,
+                                       weft_desc_bytes(&copy->desc));
+    *out_box = wefti_region_1d(&x->of->whole, held->copy);
     return WEFT_OK;
 }
 
-static weft_status stage(const moved_tensor *x, const wefti_region *box, const wefti_region *mapped,
-                         move_source *out) {
-    const size_t element = weft_dtype_bytes(x->of->whole.dtype);
-    const int rank = wefti_move_rank(x);
-    out->staged = wefti_alloc((size_t)wefti_region_elems(box, rank) * element);
-    WEFT_REQUIRE(out->staged, WEFT_E_NOMEM, "no memory to move '%s'", x->of->name);
-    wefti_region_copy(box, mapped, out->map.data, box, out->staged, rank, element);
-    out->data = out->staged;
-    return WEFT_OK;
+/* A buffer of a region, with the old session's values if `fill`. *out NULL: it has no elements. */
+static weft_status open_region(const state_move *m, const moved_tensor *x,
+                               const wefti_region *region, bool fill, void **out) {
+    const weft_desc whole = wefti_move_whole(x);
+    const int64_t elems = wefti_region_elems(region, whole.rank);
+    wefti_home home;
+    wefti_region box;
+    if (!elems) return WEFT_OK;
+    *out = wefti_alloc((size_t)elems * weft_dtype_bytes(whole.dtype));
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory to move '%s'", x->of->name);
+    if (!fill) return WEFT_OK;
+    WEFT_TRY(source_of(m, x, region, &home, &box));
+    return wefti_home_read_region(&home, &box, &whole, region, region, *out);
 }
 
-static weft_status open_own(const state_move *m, const moved_tensor *x, const wefti_region *box,
-                            move_source *out) {
-    const wefti_session_piece *piece;
-    WEFT_TRY(wefti_move_own_piece(m->from, x->old_program, x->old_index, &piece));
-    const wefti_region mapped = wefti_region_1d(&x->of->whole, piece->box);
-    WEFT_TRY(wefti_piece_map(&x->of->whole, piece, WEFTI_ACCESS_READ, &out->map));
-    out->data = out->map.data;
-    if (wefti_regions_equal(&mapped, box, wefti_move_rank(x))) return WEFT_OK;
-    weft_status status = stage(x, box, &mapped, out);
-    return status < 0 ? wefti_move_close(out, status) : WEFT_OK;
+bool wefti_move_all_have(const state_move *m, const wefti_region *have, const wefti_region *want,
+                         int rank) {
+    for (int32_t r = 0; r < m->size; r++)
+        if (wefti_region_elems(&want[r], rank) && !wefti_region_contains(&have[r], &want[r], rank))
+            return false;
+    return true;
 }
 
-weft_status wefti_move_open(const state_move *m, const moved_tensor *x, const wefti_region *box,
-                            move_source *out) {
-    const int rank = wefti_move_rank(x);
-    *out = (move_source){.data = NULL};
-    if (!box || !wefti_region_elems(box, rank)) return WEFT_OK;
-    if (wefti_regions_equal(&m->own[m->to->me], box, rank)) return open_own(m, x, box, out);
-    return open_copy(m, x, out);
-}
-
-weft_status wefti_move_close(move_source *x, weft_status status) {
-    wefti_free(x->staged);
-    return wefti_device_unmap(&x->map, status);
+weft_status wefti_move_regions(const state_move *m, const moved_tensor *x, wefti_region *have,
+                               wefti_region *want, const move_target *to) {
+    const weft_desc whole = wefti_move_whole(x);
+    const wefti_world_transfer what = {WEFTI_TRANSFER_SEND, whole.dtype, whole.rank, have, want,
+                                       x->of->name};
+    const wefti_region *mine = &want[m->to->me];
+    const bool local = wefti_move_all_have(m, have, want, whole.rank);
+    void *gives = NULL, *takes = NULL;
+    weft_status status = open_region(m, x, mine, local, &takes);
+    if (status >= 0 && !local) status = open_region(m, x, &have[m->to->me], true, &gives);
+    if (status >= 0 && !local)
+        status = wefti_world_transfer_run(m->to->agreement, &what, gives, takes);
+    if (status >= 0 && takes)
+        status = wefti_home_write_region(&to->home, &to->box, &whole, mine, mine, takes);
+    wefti_free(gives);
+    wefti_free(takes);
+    return status;
 }
 
 /* ---- boxes ---- */
@@ -86,29 +103,7 @@ static void set_box(const state_move *m, int rank, box_transfer *t) {
     }
 }
 
-static weft_status move_box(const state_move *m, const moved_tensor *x, const box_transfer *t,
-                            void *destination) {
-    const size_t element = weft_dtype_bytes(x->of->whole.dtype);
-    const int rank = wefti_move_rank(x);
-    const int32_t me = m->to->me;
-    const int64_t wanted = wefti_region_elems(&t->want[me], rank);
-    const wefti_world_transfer what = {
-        WEFTI_TRANSFER_SEND, x->of->whole.dtype, rank, t->have, t->want, x->of->name};
-    move_source from;
-    void *got = wefti_alloc((size_t)wanted * element + 1);
-    WEFT_REQUIRE(got, WEFT_E_NOMEM, "no memory to move '%s'", x->of->name);
-    weft_status status = wefti_move_open(m, x, &t->have[me], &from);
-    if (status >= 0)
-        status = wefti_move_close(
-            &from, wefti_world_transfer_run(m->to->agreement, &what, from.data, got));
-    if (status >= 0 && wanted)
-        wefti_region_copy(&t->want[me], &t->want[me], got, &m->want[me], destination, rank,
-                          element);
-    wefti_free(got);
-    return status;
-}
-
-weft_status wefti_move_boxes(const state_move *m, const moved_tensor *x, void *destination) {
+weft_status wefti_move_boxes(const state_move *m, const moved_tensor *x, const move_target *to) {
     const int rank = wefti_move_rank(x);
     weft_status status = WEFT_OK;
     box_transfer t;
@@ -118,7 +113,7 @@ weft_status wefti_move_boxes(const state_move *m, const moved_tensor *x, void *d
         t.box = box_of(m, i);
         if (!wefti_region_elems(t.box, rank) || !is_needed(m, i, rank)) continue;
         set_box(m, rank, &t);
-        status = move_box(m, x, &t, destination);
+        status = wefti_move_regions(m, x, t.have, t.want, to);
     }
     wefti_free(t.have);
     return status;

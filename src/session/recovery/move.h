@@ -24,12 +24,19 @@ typedef struct state_move {
     moved_tensor *tensors;
     int64_t count, room;
     const held_region *held; /* [size * count], rank by rank */
-    /* Of the present tensor, [size] each; one block, with [size] empty ones at its end. */
+    /* Of the present tensor, or of a slab of it, [size] each; one block, with [size] empty ones at
+     * its end. */
     wefti_region *own, *copy, *want;
-    int32_t *ranks; /* [2 * size]: 0, 1, ... */
+    wefti_region *slab; /* as large a block, for slabs */
+    int32_t *ranks;     /* [2 * size]: 0, 1, ... */
 } state_move;
 
 /* Scalars count as tensors of one dimension. */
+static inline weft_desc wefti_move_whole(const moved_tensor *x) {
+    weft_desc whole = x->of->whole;
+    if (whole.rank == 0) whole = weft_desc_of(whole.dtype, 1, (const int64_t[]){1});
+    return whole;
+}
 static inline int wefti_move_rank(const moved_tensor *x) {
     return x->of->whole.rank ? x->of->whole.rank : 1;
 }
@@ -40,21 +47,21 @@ weft_status wefti_move_own_piece(weft_session *s, int program, int index,
 /* This rank's copy of its ward's piece of a tensor, in a buffer of its own; NULL: none. */
 const wefti_piece *wefti_move_copy(const weft_session *s, const char *name);
 
-/* boxes.c. A box of a tensor as a rank's old session has it, in host memory. */
-typedef struct move_source {
-    const void *data; /* the elements of the box; NULL: the rank does not have it */
-    wefti_mapping map;
-    void *staged; /* a copy of the box, if it is a part of what is mapped */
-} move_source;
-/* box NULL, or without elements: nothing. It comes from the rank's own piece, or else from its
- * copy, which then is exactly this box. */
-weft_status wefti_move_open(const state_move *m, const moved_tensor *x, const wefti_region *box,
-                            move_source *out) WEFT_CHECKED;
-weft_status wefti_move_close(move_source *x, weft_status status) WEFT_CHECKED;
-
-/* Moves the present tensor box by box: what any rank has of its own, then copies. `destination`:
- * what this rank wants of it. Collective. */
+/* Where the rank's new session has a tensor; a home nowhere: it has none of it. */
+typedef struct move_target {
+    wefti_home home;
+    wefti_region box;
+} move_target;
+/* boxes.c. Whether each rank has all that it wants. have, want: [size]. */
+bool wefti_move_all_have(const state_move *m, const wefti_region *have, const wefti_region *want,
+                         int rank);
+/* One transfer of regions of a slab, through buffers of this rank. A
+ * rank's region comes from its own piece, or else from its copy. Where every rank has what it
+ * wants, nothing is sent. Collective. */
+weft_status wefti_move_regions(const state_move *m, const moved_tensor *x, wefti_region *have,
+                               wefti_region *want, const move_target *to) WEFT_CHECKED;
+/* Moves the present slab box by box: what any rank has of its own, then copies. Collective. */
 weft_status wefti_move_boxes(const state_move *m, const moved_tensor *x,
-                             void *destination) WEFT_CHECKED;
+                             const move_target *to) WEFT_CHECKED;
 
 #endif

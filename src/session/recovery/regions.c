@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#include "layout/slab.h"
+
 static bool is_kept(wefti_tensor_role role) {
     return role <= WEFTI_TENSOR_OPTIMIZER;
 }
@@ -149,15 +151,6 @@ static bool set_regions(const state_move *m, int64_t k) {
     return values;
 }
 
-/* Whether each rank has all that it wants. */
-static bool is_local(const state_move *m, int rank) {
-    for (int32_t r = 0; r < m->size; r++)
-        if (wefti_region_elems(&m->want[r], rank) &&
-            !wefti_region_contains(&m->own[r], &m->want[r], rank))
-            return false;
-    return true;
-}
-
 /* Whether some rank has each element that is wanted: the same answer on all ranks. With copies,
  * each rank counts as two members, of which the second wants nothing. */
 static bool is_covered(const state_move *m, const moved_tensor *x, bool copies) {
@@ -169,7 +162,7 @@ static bool is_covered(const state_move *m, const moved_tensor *x, bool copies) 
                               .have = m->own,
                               .want = m->want,
                               .name = x->of->name};
-    return is_local(m, t.rank) || wefti_transfer_check(&t) >= 0;
+    return wefti_move_all_have(m, m->own, m->want, t.rank) || wefti_transfer_check(&t) >= 0;
 }
 
 static bool find_missing(state_move *m) {
@@ -184,40 +177,44 @@ static bool find_missing(state_move *m) {
 
 /* ---- moving ---- */
 
-static weft_status transfer(const state_move *m, const moved_tensor *x, const void *source,
-                            void *destination) {
-    const wefti_region *have = &m->own[m->to->me], *want = &m->want[m->to->me];
-    const int rank = wefti_move_rank(x);
-    if (x->by_boxes) return wefti_move_boxes(m, x, destination);
-    if (!is_local(m, rank)) {
-        const wefti_world_transfer t = {
-            WEFTI_TRANSFER_SEND, x->of->whole.dtype, rank, m->own, m->want, x->of->name};
-        return wefti_world_transfer_run(m->to->agreement, &t, source, destination);
-    }
-    if (wefti_region_elems(want, rank))
-        wefti_region_copy(want, have, source, want, destination, rank,
-                          weft_dtype_bytes(x->of->whole.dtype));
-    return WEFT_OK;
+/* What each rank has and wants of a slab, in a view of the move. */
+static state_move slab_of(const state_move *m, const wefti_region *slab, int rank) {
+    state_move part = *m;
+    part.own = m->slab;
+    part.copy = part.own + m->size;
+    part.want = part.copy + m->size;
+    for (int32_t i = 0; i < 3 * m->size; i++)
+        if (!wefti_region_intersect(&m->own[i], slab, rank, &part.own[i]))
+            part.own[i] = (wefti_region){{0}, {0}};
+    return part;
 }
 
-static weft_status move_mapped(state_move *m, const moved_tensor *x,
-                               const wefti_session_piece *piece, const void *source) {
-    wefti_mapping to = {.data = NULL};
-    if (piece) WEFT_TRY(wefti_piece_map(&x->of->whole, piece, WEFTI_ACCESS_WRITE, &to));
-    weft_status status = wefti_device_unmap(&to, transfer(m, x, source, to.data));
-    if (status < 0 || !piece) return status;
-    wefti_session_observe(m->to, x->of, piece);
-    return wefti_host_copy_refresh(m->to, m->to->views[x->program], x->index, piece);
+/* Slab by slab, so that no more than a block of a tensor is in buffers. */
+static weft_status move_slabs(const state_move *m, const moved_tensor *x, const move_target *to) {
+    const weft_desc whole = wefti_move_whole(x);
+    const int64_t all = weft_desc_elems(&whole),
+                  most = WEFTI_HOME_BLOCK / (int64_t)weft_dtype_bytes(whole.dtype);
+    for (int64_t at = 0, count; at < all; at += count) {
+        wefti_region slab;
+        count = wefti_slab(&whole, at, all - at < most ? all - at : most, &slab);
+        const state_move part = slab_of(m, &slab, whole.rank);
+        WEFT_TRY(x->by_boxes ? wefti_move_boxes(&part, x, to)
+                             : wefti_move_regions(&part, x, part.own, part.want, to));
+    }
+    return WEFT_OK;
 }
 
 static weft_status move_tensor(state_move *m, int64_t k) {
     const moved_tensor *x = &m->tensors[k];
     const wefti_session_piece *piece = NULL;
-    move_source from;
+    move_target to = {.home = {.bytes = 0}};
     (void)set_regions(m, k);
     WEFT_TRY(wefti_move_own_piece(m->to, x->program, x->index, &piece));
-    WEFT_TRY(wefti_move_open(m, x, x->by_boxes ? NULL : &m->own[m->to->me], &from));
-    return wefti_move_close(&from, move_mapped(m, x, piece, from.data));
+    if (piece) to = (move_target){piece->home, wefti_region_1d(&x->of->whole, piece->box)};
+    WEFT_TRY(move_slabs(m, x, &to));
+    if (!piece) return WEFT_OK;
+    wefti_session_observe(m->to, piece);
+    return wefti_host_copy_refresh(m->to, m->to->views[x->program], x->index, piece);
 }
 
 /* Numbers that a session keeps besides its tensors. Ranks without an old session are told the
@@ -242,7 +239,8 @@ static weft_status move_all(state_move *m, int64_t target, bool *out_whole) {
 }
 
 static weft_status new_regions(state_move *m) {
-    WEFT_NEW_ARRAY(m->own, wefti_region, 4 * m->size);
+    WEFT_NEW_ARRAY(m->own, wefti_region, 8 * m->size);
+    m->slab = m->own + 4 * m->size;
     m->copy = m->own + m->size;
     m->want = m->copy + m->size; /* and as many empty ones, of the second members */
     WEFT_NEW_ARRAY(m->ranks, int32_t, 2 * m->size);

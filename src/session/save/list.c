@@ -106,8 +106,8 @@ weft_status wefti_saver_tensors(wefti_saver *v, wefti_checkpoint_tensor **out) {
                                             .whole = whole,
                                             .first = s->first};
         for (int32_t k = 0; k < found && !apart; k++)
-            if (pieces[k].counts && pieces[k].data) {
-                *next++ = (wefti_checkpoint_piece){pieces[k].box, pieces[k].data, pieces[k].device};
+            if (pieces[k].counts && wefti_home_exists(&pieces[k].home)) {
+                *next++ = (wefti_checkpoint_piece){pieces[k].box, pieces[k].home};
                 list[i].piece_count++;
             }
     }

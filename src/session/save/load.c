@@ -91,7 +91,8 @@ static weft_status hint(reading *r) {
         const wefti_saved_tensor *s = &r->v->list.tensors[r->hinted];
         WEFT_TRY(pieces_of(r, r->hinted, &e, &found));
         for (int32_t k = 0; k < found; k++)
-            if (r->pieces[k].data) wefti_checkpoint_soon(e, &r->whole, s->first, &r->pieces[k].box);
+            if (wefti_home_exists(&r->pieces[k].home))
+                wefti_checkpoint_soon(e, &r->whole, s->first, &r->pieces[k].box);
         r->ahead += e->bytes;
     }
     return WEFT_OK;
@@ -109,7 +110,7 @@ static weft_status read_tensor(reading *r, int64_t i, read_sum *out) {
                                        weft_desc_elems(&s->desc), read_run, r->part));
     *out = (read_sum){i, wefti_checkpoint_part_sum(r->part), 0};
     for (int32_t k = 0; k < found; k++)
-        if (r->pieces[k].data) out->counts |= r->pieces[k].counts;
+        if (wefti_home_exists(&r->pieces[k].home)) out->counts |= r->pieces[k].counts;
     r->ahead -= e->bytes;
     return WEFT_OK;
 }

@@ -59,7 +59,7 @@ static weft_status add_own(slicing *s, const wefti_region *from, const wefti_reg
                            ? wefti_arena_format(s->arena, "%s#%d", saved->name, (int)s->own_slices)
                            : wefti_arena_strdup(s->arena, saved->name);
     WEFT_REQUIRE(piece && part && name, WEFT_E_NOMEM, "no memory for the list of slices");
-    *piece = (wefti_checkpoint_piece){s->mine->box, s->mine->data, s->mine->device};
+    *piece = (wefti_checkpoint_piece){s->mine->box, s->mine->home};
     *part = *from;
     if (s->rows) part->begin[0] += saved->first / (weft_desc_elems(s->whole) / s->whole->shape[0]);
     weft_desc desc = saved->desc;

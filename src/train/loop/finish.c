@@ -28,15 +28,16 @@ weft_status wefti_training_failed(wefti_training *t, weft_status status) {
 
 /* ---- the last state ---- */
 
-/* Fails if a piece of a parameter, which lies at `data`, has a value that is not finite. */
-static weft_status check_piece(const weft_tensor_info *info, const wefti_session_piece *piece,
-                               const void *data) {
+/* Fails if elements [first, first + count) of a piece of a parameter, which lie at `data`, have a
+ * value that is not finite. */
+static weft_status check_elements(const weft_tensor_info *info, const wefti_session_piece *piece,
+                                  const void *data, int64_t first, int64_t count) {
     int64_t strides[WEFT_MAX_RANK];
     wefti_strides(&info->desc, strides);
-    for (int64_t k = 0, n = wefti_region_elems(&piece->box, info->desc.rank); k < n; k++) {
+    for (int64_t k = 0; k < count; k++) {
         double value = wefti_load(info->desc.dtype, data, k);
         if (isfinite(value)) continue;
-        int64_t at = 0, rest = k;
+        int64_t at = 0, rest = first + k;
         for (int d = info->desc.rank - 1; d >= 0; d--) {
             at += (piece->box.begin[d] + rest % piece->box.size[d]) * strides[d];
             rest /= piece->box.size[d];
@@ -47,13 +48,16 @@ static weft_status check_piece(const weft_tensor_info *info, const wefti_session
     return WEFT_OK;
 }
 
-static weft_status map_and_check(const weft_tensor_info *info, const wefti_session_piece *piece) {
-    int64_t elems = wefti_region_elems(&piece->box, info->desc.rank);
-    wefti_mapping m;
-    WEFT_TRY(wefti_device_map(piece->device, piece->data,
-                              elems * (int64_t)weft_dtype_bytes(info->desc.dtype),
-                              WEFTI_ACCESS_READ, &m));
-    return wefti_device_unmap(&m, check_piece(info, piece, m.data));
+static weft_status check_piece(const weft_tensor_info *info, const wefti_session_piece *piece) {
+    const int64_t size = (int64_t)weft_dtype_bytes(info->desc.dtype),
+                  most = WEFTI_HOME_BLOCK / size;
+    for (int64_t at = 0, all = piece->home.bytes / size, part; at < all; at += part) {
+        wefti_mapping m;
+        part = all - at < most ? all - at : most;
+        WEFT_TRY(wefti_home_map(&piece->home, at * size, part * size, WEFTI_ACCESS_READ, &m));
+        WEFT_TRY(wefti_home_unmap(&m, check_elements(info, piece, m.data, at, part)));
+    }
+    return WEFT_OK;
 }
 
 /* No update may have left a value that is not finite. Without validation only this check tells
@@ -69,7 +73,8 @@ weft_status wefti_training_check_parameters(wefti_training *t) {
         if (status == WEFT_OK && info.role == WEFT_ROLE_PARAM)
             status = wefti_session_pieces(t->built->session, 0, i, pieces, &count);
         for (int32_t k = 0; k < count && status == WEFT_OK; k++)
-            if (pieces[k].counts && pieces[k].data) status = map_and_check(&info, &pieces[k]);
+            if (pieces[k].counts && wefti_home_exists(&pieces[k].home))
+                status = check_piece(&info, &pieces[k]);
     }
     wefti_free(pieces);
     return status;

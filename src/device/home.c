@@ -1,0 +1,106 @@
+/* Access of the host to ranges of homes: see home.h. */
+#include "device/home.h"
+
+#include "base/memory.h"
+
+/* ---- arenas ---- */
+
+unsigned char *wefti_arena_at(const wefti_device_arena *arena, int64_t offset) {
+    if (!arena->count) return NULL;
+    const wefti_arena_block *block = &arena->blocks[arena->count - 1];
+    while (block->begin > offset) block--;
+    return block->memory + (offset - block->begin);
+}
+
+int64_t wefti_arena_left(const wefti_device_arena *arena, int64_t offset) {
+    int64_t end = arena->bytes;
+    for (int64_t i = arena->count; i-- > 0 && arena->blocks[i].begin > offset;)
+        end = arena->blocks[i].begin;
+    return end - offset;
+}
+
+/* ---- ranges ---- */
+
+static weft_status check(const wefti_home *h, int64_t offset, int64_t bytes) {
+    WEFT_REQUIRE(offset >= 0 && bytes >= 0 && offset <= h->bytes && bytes <= h->bytes - offset,
+                 WEFT_E_BUG, "%lld bytes from byte %lld of a home of %lld", (long long)bytes,
+                 (long long)offset, (long long)h->bytes);
+    WEFT_REQUIRE(!bytes || h->arena, WEFT_E_BUG, "%lld bytes of a home in another process",
+                 (long long)bytes);
+    return WEFT_OK;
+}
+
+/* The memory of the next part of a range, and its bytes. */
+static unsigned char *next(const wefti_home *h, int64_t offset, int64_t bytes, int64_t *out) {
+    const int64_t left = wefti_arena_left(h->arena, h->offset + offset);
+    *out = bytes < left ? bytes : left;
+    return wefti_arena_at(h->arena, h->offset + offset);
+}
+
+weft_status wefti_home_read(const wefti_home *h, int64_t offset, int64_t bytes, void *to) {
+    WEFT_TRY(check(h, offset, bytes));
+    for (int64_t done = 0, part; done < bytes; done += part) {
+        const unsigned char *from = next(h, offset + done, bytes - done, &part);
+        WEFT_TRY(wefti_device_copy(h->device, (char *)to + done, WEFTI_SPACE_HOST, from, h->space,
+                                   part));
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_home_write(const wefti_home *h, int64_t offset, int64_t bytes, const void *from) {
+    WEFT_TRY(check(h, offset, bytes));
+    for (int64_t done = 0, part; done < bytes; done += part) {
+        unsigned char *to = next(h, offset + done, bytes - done, &part);
+        WEFT_TRY(wefti_device_copy(h->device, to, h->space, (const char *)from + done,
+                                   WEFTI_SPACE_HOST, part));
+    }
+    return WEFT_OK;
+}
+
+void *wefti_home_memory(const wefti_home *h) {
+    const bool reached = h->arena && (!h->device || h->device->table->direct) &&
+                         wefti_arena_left(h->arena, h->offset) >= h->bytes;
+    return reached ? wefti_arena_at(h->arena, h->offset) : NULL;
+}
+
+/* ---- mappings ---- */
+
+static void give_back(wefti_mapping *m) {
+    wefti_free(m->data);
+    *m = (wefti_mapping){.data = NULL};
+}
+
+static weft_status begin_copy(wefti_mapping *m) {
+    const int64_t bytes = m->part.bytes;
+    m->data = wefti_alloc((size_t)bytes);
+    WEFT_REQUIRE(m->data, WEFT_E_NOMEM, "no memory to map %lld bytes of a device",
+                 (long long)bytes);
+    m->copied = true;
+    if (!(m->access & WEFTI_ACCESS_READ)) return WEFT_OK;
+    weft_status status = wefti_home_read(&m->part, 0, bytes, m->data);
+    if (status < 0) give_back(m);
+    return status;
+}
+
+weft_status wefti_home_map(const wefti_home *h, int64_t offset, int64_t bytes, wefti_access access,
+                           wefti_mapping *out) {
+    int64_t here;
+    *out = (wefti_mapping){.access = access};
+    WEFT_TRY(check(h, offset, bytes));
+    WEFT_REQUIRE(bytes <= WEFTI_HOME_BLOCK, WEFT_E_BUG, "a mapping of %lld bytes, over %d",
+                 (long long)bytes, WEFTI_HOME_BLOCK);
+    if (!bytes) return WEFT_OK;
+    out->part = (wefti_home){h->device, h->space, h->arena, h->offset + offset, bytes};
+    void *memory = next(h, offset, bytes, &here);
+    if (here < bytes || (h->device && !h->device->table->direct)) return begin_copy(out);
+    out->data = memory;
+    return WEFT_OK;
+}
+
+weft_status wefti_home_unmap(wefti_mapping *m, weft_status status) {
+    if (!m->copied) return status;
+    if (status >= 0 && m->access & WEFTI_ACCESS_WRITE)
+        status = wefti_home_write(&m->part, 0, m->part.bytes, m->data);
+    give_back(m);
+    return status;
+}
