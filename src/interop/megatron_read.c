@@ -312,8 +312,8 @@ static weft_status find_degrees(importing *i) {
     d->microbatches = (int32_t)(i->batch / (micro * data));
     if (m->expert_tensor && m->expert_tensor != 1)
         wefti_text_add(i->notes,
-                       "--expert-tensor-parallel-size %lld: experts of weft are whole "
-                       "here; a strategy for `n` and `k` of moe_linear splits them\n",
+                       "--expert-tensor-parallel-size %lld: experts of weft are whole, spread over "
+                       "ep and tp; a strategy for `n` and `k` of moe_linear splits them\n",
                        (long long)m->expert_tensor);
     WEFT_TRY(find_recompute(i));
     WEFT_TRY(find_level(i));

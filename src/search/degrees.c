@@ -55,6 +55,10 @@ static int32_t heads_apart(const weft_model_config *c, const wefti_degrees *d) {
     return apart;
 }
 
+bool wefti_degrees_spread_experts(const weft_model_config *c, const wefti_degrees *d) {
+    return d->tensor > 1 && c->experts > 0 && c->experts % ((int64_t)d->expert * d->tensor) == 0;
+}
+
 static weft_status add_mesh(const weft_model_config *c, const wefti_degrees *d, weft_plan *plan) {
     const int32_t apart = heads_apart(c, d);
     const int32_t sizes[AXES] = {d->data, d->expert, d->context, apart > 1 ? apart : d->tensor};
@@ -86,18 +90,21 @@ static weft_status add_strategies(const weft_model_config *c, const wefti_degree
                                   weft_plan *plan) {
     int count;
     const wefti_family_split *rows = wefti_family_splits(&count);
-    char sequence[32], all[32];
+    char sequence[32], all[32], experts[40];
     const int32_t apart = heads_apart(c, d);
     const bool tensor = d->tensor > 1, parts = apart > 1 && apart < d->tensor;
     join(d, (int[]){CONTEXT, TENSOR}, 2, sequence);
     if (parts) (void)strcat(strcat(sequence, "+"), part_name);
     (void)snprintf(all, sizeof all, "tp%s%s", parts ? "+" : "", parts ? part_name : "");
+    const bool spread = wefti_degrees_spread_experts(c, d);
+    (void)snprintf(experts, sizeof experts, "%s%s%s", d->expert > 1 ? "ep" : "",
+                   spread && d->expert > 1 ? "+" : "", spread ? all : "");
     const char *const axes[WEFTI_SPLIT_ROLES] = {
         [WEFTI_SPLIT_TENSOR] = tensor ? all : NULL,
         [WEFTI_SPLIT_HEADS] = apart > 1 ? "tp" : NULL,
         [WEFTI_SPLIT_VOCABULARY] = tensor ? all : NULL,
         [WEFTI_SPLIT_SEQUENCE] = tensor && d->sequence ? sequence : NULL,
-        [WEFTI_SPLIT_EXPERT] = d->expert > 1 ? "ep" : NULL,
+        [WEFTI_SPLIT_EXPERT] = *experts ? experts : NULL,
     };
     for (int i = 0; i < count; i++) {
         char split[48];

@@ -8,8 +8,8 @@
 
 typedef struct wefti_degrees {
     /* Axes of a stage's mesh. An axis of size 1 is left out. The order is that of Megatron's ranks:
-     * dp outermost, then ep, cp, tp. Samples are split over dp and ep, which also holds the
-     * experts; sequences over cp. */
+     * dp outermost, then ep, cp, tp. Samples are split over dp and ep, sequences over cp, experts
+     * over ep and, if their number admits it, over tp as well. */
     int32_t data, expert, context, tensor;
     /* The axes from the outermost to the innermost, as numbers of 0 dp, 1 ep, 2 cp, 3 tp. All 0:
      * the order above. */
@@ -25,6 +25,9 @@ typedef struct wefti_degrees {
 
 /* All 1, nothing sharded or recomputed. */
 wefti_degrees wefti_degrees_none(void);
+/* Whether experts are split over tp too: their mesh has ep x tp ranks, each with whole experts.
+ * Else all ranks of tp compute the same experts. */
+bool wefti_degrees_spread_experts(const weft_model_config *config, const wefti_degrees *degrees);
 /* Makes the plan; weft_plan_destroy it. WEFT_E_ARG if the family has no such splits or its sizes do
  * not admit them: the message names the degree. */
 weft_status wefti_degrees_plan(const weft_model_config *config, const wefti_degrees *degrees,

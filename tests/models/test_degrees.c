@@ -170,6 +170,28 @@ static void a_plan_gives_its_degrees_back(void **state) {
     }
 }
 
+/* Experts lie on the ranks of ep and tp together, each on one of them. */
+static void experts_have_a_mesh_of_both(void **state) {
+    (void)state;
+    static const struct {
+        int32_t expert, tensor;
+        const char *axes;
+    } rows[] = {{2, 2, "ep+tp"}, {1, 2, "tp"}, {1, 4, "tp+tp_shard"}, {4, 1, "ep"}, {4, 2, "ep"}};
+    const weft_model_config config = tiny(WEFT_FAMILY_MIXTRAL); /* 4 experts */
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        wefti_degrees d = wefti_degrees_none();
+        char want[64], *text;
+        weft_plan *plan;
+        d.expert = rows[i].expert, d.tensor = rows[i].tensor;
+        ASSERT_OK(wefti_degrees_plan(&config, &d, &plan));
+        ASSERT_OK(weft_plan_print(plan, &text));
+        snprintf(want, sizeof want, "\"experts=%s\"", rows[i].axes);
+        if (!strstr(text, want)) fail_msg("ep=%d tp=%d: %s", d.expert, d.tensor, text);
+        weft_text_free(text);
+        weft_plan_destroy(plan);
+    }
+}
+
 static void impossible_degrees_are_refused(void **state) {
     (void)state;
     static const struct {
@@ -192,6 +214,7 @@ static void impossible_degrees_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(degrees_give_the_result_of_one_device),
                                        cmocka_unit_test(a_plan_gives_its_degrees_back),
+                                       cmocka_unit_test(experts_have_a_mesh_of_both),
                                        cmocka_unit_test(impossible_degrees_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -583,13 +583,13 @@ static void the_least_need_is_said(void **state) {
     m.config.heads = m.config.kv_heads = 8, m.config.ffn = 256;
     m.config.experts = 64, m.config.experts_per_token = 4;
     ASSERT_OK(weft_model_complete(&m.config));
-    const question q = {machine(4, 8, 4e11, 2e10), NULL, 32, 32, 600 * MIB, 0};
+    const question q = {machine(4, 8, 4e11, 2e10), NULL, 32, 32, 150 * MIB, 0};
     wefti_joint_answer a;
     assert_int_equal(ask(&m, &q, &a), WEFT_E_NOMEM);
     const char *more = strstr(weft_error_message(), " bytes) more");
     assert_non_null(more);
     while (more[-1] != '(') more--;
-    if (strtoll(more, NULL, 10) > 600 * MIB) fail_msg("%s", weft_error_message());
+    if (strtoll(more, NULL, 10) > 300 * MIB) fail_msg("%s", weft_error_message());
     source_free(&m);
 }
 

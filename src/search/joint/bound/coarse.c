@@ -73,7 +73,7 @@ weft_status wefti_joint_find_ideal(wefti_joint_branch *s) {
 static bool is_even(const wefti_joint_branch *s, const wefti_degrees *d) {
     const weft_model_config *c = s->j.problem->source.config;
     if (!c || !c->experts) return true;
-    return c->heads % d->tensor == 0 && c->experts % d->expert == 0 &&
+    return c->heads % d->tensor == 0 && c->experts % ((int64_t)d->expert * d->tensor) == 0 &&
            c->context % (d->context * (d->sequence ? d->tensor : 1)) == 0;
 }
 
@@ -194,8 +194,8 @@ static double growth_of_waits(double x, double each, double latency) {
 
 /* Transfers of an axis take at least as long as those of two devices on the innermost links, since
  * more devices have no fewer bytes and latencies. Collectives on more devices take longer. With
- * experts on split sequences other numbers of devices may have other collectives: one sums what
- * experts get, another gathers their inputs. So these do not count. */
+ * experts on split sequences or on ranks of tp other numbers of devices may have other collectives:
+ * one sums what experts get, another gathers their inputs. So these do not count. */
 static weft_status add_axis(wefti_joint_branch *s, const wefti_degrees *d, const wefti_degrees *two,
                             const wefti_joint_axis *a, double samples, wefti_joint_call *calls,
                             wefti_joint_about *about) {
@@ -208,7 +208,7 @@ static weft_status add_axis(wefti_joint_branch *s, const wefti_degrees *d, const
     factors_of(s, a, s->j.devices / d->stages, &latency, &bytes);
     const double longer = longer_of(s->j.problem->machine, a);
     const weft_model_config *c = s->j.problem->source.config;
-    const bool rings = (two->context == 1 && !two->sequence) || !c || !c->experts;
+    const bool rings = (two->context == 1 && two->tensor == 1) || !c || !c->experts;
     for (int32_t k = 0; k < shape->calls; k++)
         for (int pass = 0; pass < 2; pass++) {
             const wefti_joint_growth *g = &line->call[k][pass];

@@ -148,10 +148,12 @@ weft_status wefti_joint_products_find(wefti_joint *j, const wefti_degrees *d,
                                       const wefti_joint_line *line, double samples,
                                       const wefti_joint_product_sum (**out)[2]) {
     const wefti_device_model *device = &j->problem->machine->device;
+    const weft_model_config *config = j->problem->source.config;
     products_key key;
     memset(&key, 0, sizeof key); /* keys are compared as bytes */
     key.samples = samples, key.recompute = line->key.recompute;
-    key.tensor = d->tensor, key.context = d->context, key.apart = d->expert > 1;
+    key.tensor = d->tensor, key.context = d->context,
+    key.apart = d->expert > 1 || (config && config->experts && d->tensor > 1);
     WEFT_TRY(grow(j));
     wefti_joint_products *x = look_up(j, &key);
     if (!x->call) {
