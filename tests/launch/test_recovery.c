@@ -256,6 +256,14 @@ static void parameters_are_gathered_again(void **state) {
     }
 }
 
+/* A process takes its state in a world of another size, and a rank dies before that is whole. */
+static void a_newcomer_of_a_new_size_is_halted(void **state) {
+    (void)state;
+    const explorer e =
+        run(&(system_t){.size = 2, .elastic = true, .last = 1, .failures = 2, .comers = 1});
+    assert_true(e.mends > 0 && e.resized > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_fails),
@@ -267,6 +275,7 @@ int main(void) {
         cmocka_unit_test(updates_need_all_ranks),
         cmocka_unit_test(parameters_are_gathered_again),
         cmocka_unit_test(a_world_shrinks_and_grows),
+        cmocka_unit_test(a_newcomer_of_a_new_size_is_halted),
         cmocka_unit_test(a_rank_dies_while_a_world_shrinks),
         cmocka_unit_test(the_scheduler_dies_while_a_world_changes),
     };
