@@ -36,7 +36,9 @@ typedef struct state {
     weft_desc descs[MOST_TENSORS];
     wefti_checkpoint_piece pieces[MOST_TENSORS];
     wefti_checkpoint_tensor tensors[MOST_TENSORS];
-    float *memory; /* this rank's pieces */
+    float *memory;           /* this rank's pieces */
+    wefti_arena_block block; /* and where their homes find them */
+    wefti_device_arena arena;
     int64_t bytes, own_bytes;
 } state;
 
@@ -97,7 +99,9 @@ static void cut(state *s) {
             int split = d->shape[0] < s->ranks || (matrices % 2 == 0 && !s->rows);
             wefti_part(d->shape[split], 1, s->ranks, s->me, &box.begin[split], &box.size[split]);
             if (pass == 1) {
-                s->pieces[i] = (wefti_checkpoint_piece){box, s->memory + used, NULL};
+                const int64_t bytes = wefti_region_elems(&box, 2) * (int64_t)sizeof(float);
+                s->pieces[i] = (wefti_checkpoint_piece){
+                    box, {NULL, WEFTI_SPACE_HOST, &s->arena, used * (int64_t)sizeof(float), bytes}};
                 s->tensors[i] = (wefti_checkpoint_tensor){.name = s->names[i],
                                                           .role = i % 3 ? WEFTI_CHECKPOINT_OPTIMIZER
                                                                         : WEFTI_CHECKPOINT_MODEL,
@@ -112,6 +116,9 @@ static void cut(state *s) {
         s->own_bytes = used * (int64_t)sizeof(float);
         s->memory = malloc((size_t)s->own_bytes);
         if (!s->memory) exit(1);
+        s->block =
+            (wefti_arena_block){.memory = (unsigned char *)s->memory, .mapped = s->own_bytes};
+        s->arena = (wefti_device_arena){.blocks = &s->block, .count = 1, .bytes = s->own_bytes};
         for (int64_t k = 0; k < used; k++) s->memory[k] = (float)(k % 1000003) * 1e-6f;
         used = 0;
     }
@@ -155,7 +162,7 @@ enum { HINT_BYTES = 32 << 20 };
 
 static void read_piece(wefti_checkpoint_part *part, const weft_desc *whole,
                        const wefti_checkpoint_piece *piece) {
-    char *to = (char *)(uintptr_t)piece->data;
+    char *to = wefti_home_memory(&piece->home);
     wefti_piece_blocks b =
         wefti_piece_blocks_of(whole, &piece->box, 0, weft_desc_elems(whole), 1 << 18);
     while (wefti_piece_blocks_next(&b)) {
