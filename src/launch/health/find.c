@@ -119,10 +119,18 @@ weft_status wefti_jobs_find(const char *folder, wefti_job_place **out, int64_t *
     return WEFT_OK;
 }
 
+/* The name that its user gave it (WEFT_JOB), if no other job has it. */
+static const char *shown_name(const wefti_job_place *jobs, int64_t count, int64_t i) {
+    if (!*jobs[i].job) return jobs[i].name;
+    for (int64_t k = 0; k < count; k++)
+        if (k != i && !strcmp(jobs[k].job, jobs[i].job)) return jobs[i].name;
+    return jobs[i].job;
+}
+
 static weft_status say_several(const wefti_job_place *jobs, int64_t count) {
     wefti_text text = {0};
     for (int64_t i = 0; i < count && i < JOBS_NAMED; i++)
-        wefti_text_add(&text, "%s%s in %.200s", i ? ", " : "", jobs[i].name,
+        wefti_text_add(&text, "%s%s in %.200s", i ? ", " : "", shown_name(jobs, count, i),
                        *jobs[i].folder ? jobs[i].folder : "a folder that is not known");
     char *names = wefti_text_take(&text);
     const weft_status status =
@@ -149,7 +157,9 @@ weft_status wefti_job_find(const char *folder, const char *name, wefti_job_place
     const int64_t near = name ? count : prefer_near(jobs, count);
     weft_status status = WEFT_E_NOT_FOUND;
     for (int64_t i = 0; i < near && status != WEFT_OK; i++) {
-        if (name && strcmp(jobs[i].name, name) != 0) continue;
+        if (name && strcmp(jobs[i].name, name) != 0 &&
+            strcmp(shown_name(jobs, count, i), name) != 0)
+            continue;
         *out = jobs[i];
         status = WEFT_OK;
     }
@@ -177,7 +187,7 @@ weft_status weft_jobs_find(weft_jobs *out) {
     if (!out->job) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the jobs of a host");
     for (int64_t i = 0; i < count && status >= 0; i++) {
         weft_running_job *to = &out->job[out->count++];
-        *to = (weft_running_job){.name = wefti_strdup(jobs[i].name),
+        *to = (weft_running_job){.name = wefti_strdup(shown_name(jobs, count, i)),
                                  .folder = wefti_strdup(jobs[i].folder),
                                  .scheduler = wefti_strdup(jobs[i].scheduler),
                                  .ranks = jobs[i].size,
