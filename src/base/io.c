@@ -380,10 +380,14 @@ const char *wefti_hub_hint(const char *path) {
     static const char letters[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
     char owner[128];
+    if (strstr(path, "://")) return "; it is an address: download it, and give its directory";
     size_t first = strspn(path, letters),
            second = path[first] ? strspn(path + first + 1, letters) : 0;
     const bool two = first && first < sizeof owner && path[0] != '.' && path[first] == '/' &&
                      second && !path[first + 1 + second];
+    /* "gpt2" may be a directory that is not there as well. */
+    if (first && !path[first] && !strchr(path, '.'))
+        return "; of a model on the Hugging Face hub, give the directory of the download";
     if (!two) return "";
     memcpy(owner, path, first);
     owner[first] = '\0';

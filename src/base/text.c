@@ -245,7 +245,7 @@ const char *wefti_other_encoding(const void *data, int64_t bytes) {
         if (point == WEFTI_NO_CHARACTER && end - p < 3) break; /* cut at the end */
         *(point == WEFTI_NO_CHARACTER ? &wrong : &characters) += 1;
     }
-    return wrong > characters ? "Latin-1 or another encoding of one byte a character" : NULL;
+    return wrong > characters ? "Latin-1, Shift-JIS or another encoding" : NULL;
 }
 
 void weft_text_free(char *text) {

@@ -82,10 +82,12 @@ expect 1 'model.from|nosuchdir' train job.yaml model.from=nosuchdir
 for words in "train model.from=meta-llama/Llama-3-8B data.path=text.txt" "train job.yaml model.from=gpt2-org/small" \
     "generate meta-llama/Llama-3-8B --prompt x" "eval job.yaml meta-llama/Llama-3-8B" \
     "model --model meta-llama/Llama-3-8B" "plan --model meta-llama/Llama-3-8B --devices 2" \
-    "checkpoint inspect meta-llama/Llama-3-8B" "train job.yaml data.tokenizer=meta-llama/Llama-3-8B"; do
+    "checkpoint inspect meta-llama/Llama-3-8B" "train job.yaml model.from=gpt2" \
+    "train job.yaml data.tokenizer=meta-llama/Llama-3-8B"; do
     # shellcheck disable=SC2086
     expect 1 'Hugging Face|download' $words
 done
+expect 1 'download' generate https://huggingface.co/gpt2 --prompt x
 expect 1 './no/such' generate ./no/such --prompt x
 has_facts out 'Hugging Face' && fail 'a path is taken for a name of a hub' out
 exit $failed
