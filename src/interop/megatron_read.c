@@ -270,7 +270,11 @@ static weft_status find_stages(importing *i) {
 static weft_status find_degrees(importing *i) {
     const wefti_megatron *m = &i->m;
     const int64_t tensor = or_else(m->tensor, 1), context = or_else(m->context, 1),
-                  expert = or_else(m->expert, 1), stages = or_else(m->pipeline, 1);
+                  ranks = or_else(m->expert, 1), stages = or_else(m->pipeline, 1);
+    /* Ranks of tp hold whole experts too: weft's ep is the rest. */
+    const bool spread = m->expert_tensor == 1 && tensor > 1 && ranks % tensor == 0 &&
+                        i->config.experts > 0 && i->config.experts % ranks == 0;
+    const int64_t expert = spread ? ranks / tensor : ranks;
     const int64_t most = 1 << 20;
     WEFT_REQUIRE(tensor <= most && context <= most && expert <= most && stages <= most &&
                      m->nodes <= most && m->per_node <= most,

@@ -181,8 +181,11 @@ static void add_parallel(const wefti_system_job *what, wefti_text *out, wefti_te
     add_integer(out, "tensor-model-parallel-size", d->tensor);
     add_integer(out, "pipeline-model-parallel-size", d->stages);
     if (d->context > 1) add_integer(out, "context-parallel-size", d->context);
-    if (d->expert > 1) add_integer(out, "expert-model-parallel-size", d->expert);
-    if (d->expert > 1 && d->tensor > 1) add_integer(out, "expert-tensor-parallel-size", 1);
+    /* Megatron-LM counts the ranks of experts; without a size of its own each is split over tp. */
+    const bool spread = wefti_degrees_spread_experts(what->config, d);
+    const int32_t experts = spread ? d->expert * d->tensor : d->expert;
+    if (experts > 1) add_integer(out, "expert-model-parallel-size", experts);
+    if (experts > 1 && d->tensor > 1) add_integer(out, "expert-tensor-parallel-size", 1);
     if (d->sequence) wefti_text_add(out, "--sequence-parallel\n");
     if (d->stages > 1 && has_schedule(d)) add_layers(what, out, notes);
     if (d->stages > 1 && !has_schedule(d))

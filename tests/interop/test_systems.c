@@ -276,6 +276,10 @@ static void options_survive_a_round_trip(void **state) {
         {LLAMA "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 32 "
                "--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel",
          8},
+        {LLAMA "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 32 "
+               "--expert-model-parallel-size 4 --tensor-model-parallel-size 2 --sequence-parallel "
+               "--expert-tensor-parallel-size 1",
+         4},
         {LLAMA "--qk-layernorm --kv-channels 16 --window-size 8 --norm-epsilon 1e-6", 4},
         {GPT
          "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et|tt|(t*2|)*1t*3L' "
@@ -309,6 +313,25 @@ static void options_survive_a_round_trip(void **state) {
         end(&a);
         end(&b);
     }
+}
+
+/* With a size of 1 for tensors of experts, Megatron-LM's 4 ranks of experts are ep and tp. */
+static void experts_have_a_mesh_of_ep_and_tp(void **state) {
+    (void)state;
+    imported i;
+    char *options, *notes;
+    ASSERT_OK(import(LLAMA "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 32 "
+                           "--expert-model-parallel-size 4 --tensor-model-parallel-size 2 "
+                           "--expert-tensor-parallel-size 1",
+                     4, &i));
+    assert_int_equal(i.degrees.expert, 2);
+    assert_int_equal(i.degrees.data, 1);
+    ASSERT_OK(weft_job_export(i.job, WEFT_SYSTEM_MEGATRON, &options, &notes));
+    assert_non_null(strstr(options, "--expert-model-parallel-size 4\n"));
+    assert_non_null(strstr(options, "--expert-tensor-parallel-size 1\n"));
+    weft_text_free(options);
+    weft_text_free(notes);
+    end(&i);
 }
 
 static void torchtitan_gets_what_it_can_express(void **state) {
@@ -429,6 +452,7 @@ int main(void) {
                                        cmocka_unit_test(launch_scripts_are_read),
                                        cmocka_unit_test(contradictions_are_refused),
                                        cmocka_unit_test(options_survive_a_round_trip),
+                                       cmocka_unit_test(experts_have_a_mesh_of_ep_and_tp),
                                        cmocka_unit_test(torchtitan_gets_what_it_can_express),
                                        cmocka_unit_test(other_plans_are_noted)};
     return cmocka_run_group_tests(tests, NULL, NULL);
