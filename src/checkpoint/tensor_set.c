@@ -347,6 +347,10 @@ weft_status wefti_check_formats(const char *dir, char *const *names, int64_t cou
                      "%s has a variant of the model only, %s: to use it, rename %s", dir, names[i],
                      strstr(names[i], ".index.") ? "it to model.safetensors.index.json"
                                                  : "it to model.safetensors");
+        WEFT_REQUIRE(!strstr(names[i], ".bin.index."), WEFT_E_NO_IMPL,
+                     "%s has only the list of the weights, %s, not their files: download them, as "
+                     "safetensors if there are any",
+                     dir, names[i]);
         for (size_t k = 0; end && k < sizeof others / sizeof *others; k++)
             WEFT_REQUIRE(strcmp(end, others[k].end) != 0, WEFT_E_NO_IMPL,
                          "%s has no .safetensors file, and weft does not read %s; %s", dir,

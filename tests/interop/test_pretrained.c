@@ -488,6 +488,7 @@ static void other_forms(void **state) {
         const char *file, *says;
     } cases[] = {{"pytorch_model.bin", "save_pretrained"},
                  {"pytorch_model-00001-of-00002.bin", "save_pretrained"},
+                 {"pytorch_model.bin.index.json", "download"},
                  {"model.pt", "save_file"},
                  {"consolidated.00.pth", "save_file"},
                  {"model.fp16.safetensors", "model.safetensors"},
