@@ -386,6 +386,7 @@ static weft_status start_workers(weft_session *s) {
         wefti_workers_destroy(workers);
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
+    wefti_host_copies_move(s, workers); /* a newcomer may have stopped others */
     s->workers = workers;
     wefti_session_observe_devices(s);
     return WEFT_OK;

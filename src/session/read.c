@@ -277,8 +277,11 @@ static weft_status try_read_rows(weft_session *s, int program, const char *name,
     if (!s->world) return status < 0 ? status : read_here(&r);
     if (status >= 0) status = new_wants(&r);
     status = wefti_agree(s->agreement, status);
-    if (status >= 0) status = gather_rows(&r);
-    if (status >= 0) status = wefti_fail_world(s->world, bring(&r));
+    if (status >= 0) {
+        status = gather_rows(&r);
+        if (status >= 0) status = bring(&r);
+        status = wefti_fail_world(s->world, status);
+    }
     wefti_free(r.wants);
     return status;
 }
