@@ -114,11 +114,11 @@ const weft_desc *wefti_out(const weft_node *n, int o);
 bool wefti_in_is_param(const weft_node *n, int i); /* every call binds it to a parameter */
 /* An attribute that the op does not declare is a bug of the op (asserted; returns 0). */
 int64_t wefti_attr_int(const weft_node *n, wefti_attr_id id);
-/* Whether operands 0 and 1 of a product are cast to 8 bits before it: attribute `f8`. */
-bool wefti_node_is_f8(const weft_node *n);
 double wefti_attr_float(const weft_node *n, wefti_attr_id id);
 const wefti_ints *wefti_attr_ints(const weft_node *n, wefti_attr_id id);
 const wefti_table *wefti_attr_table(const weft_node *n, wefti_attr_id id);
+/* Whether operands 0 and 1 of a product are cast to 8 bits before it: attribute `f8`. */
+bool wefti_node_is_f8(const weft_node *n);
 
 /* ---- random numbers ---- */
 

@@ -1,8 +1,8 @@
-/* Homes: random ranges and regions of random tensors equal an image of the memory in the host, on a
- * device that the host can reach and on one that it cannot, in either space. Arenas have several
+/* Homes: random ranges and regions of random tensors equal an image in the host's memory, in either
+ * space. WEFT_DEVICE=fenced runs this on a device that the host cannot reach. Arenas have several
  * blocks, and rows may be longer than WEFTI_HOME_BLOCK. An allocation that fails changes nothing
- * and leaks nothing. WEFT_TEST_SEED sets the first seed, WEFT_CASES the number of seeds. weft-test:
- * threads */
+ * and leaks nothing. WEFT_TEST_SEED sets the first seed, WEFT_CASES the number of seeds.
+ * (weft-test: threads) */
 #include "support.h"
 
 #include "base/fault.h"

@@ -1,6 +1,6 @@
-/* Tensors with rows that are longer than WEFTI_HOME_BLOCK, in a world of four: what is written,
- * fed, read, saved, loaded and moved to another plan has the same bits, although no rank ever has
- * more than a block of a piece beside it. weft-test: threads */
+/* Tensors with rows that are longer than WEFTI_HOME_BLOCK, in a world of four. They are written,
+ * fed, read, saved, loaded and moved to another plan, block by block, and keep their bits.
+ * (weft-test: threads) */
 #include "session_models.h"
 
 #include "base/io.h"

@@ -148,7 +148,6 @@ static void a_message_overlaps_with_computing(void **state) {
     hand_close(&h);
 }
 
-/* The part of a step that no program has comes before it, on all ranks. */
 /* Copies between spaces run one after the other, beside kernels. */
 static void copies_between_spaces_have_a_lane(void **state) {
     (void)state;
@@ -174,6 +173,7 @@ static void copies_between_spaces_have_a_lane(void **state) {
     hand_close(&h);
 }
 
+/* The part of a step that no program has comes before it, on all ranks. */
 static void a_step_has_a_time_of_its_own(void **state) {
     (void)state;
     hand h;
