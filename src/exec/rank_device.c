@@ -74,8 +74,9 @@ void wefti_rank_device_forget(wefti_rank_device *d, const wefti_program *program
     for (int s = 0; s < WEFTI_SPACES; s++) {
         wefti_device_arena *arena = &d->arenas[s][WEFTI_PERSISTENT];
         const int64_t persistent = others.of[s][WEFTI_PERSISTENT];
+        const int64_t least = s == WEFTI_SPACE_DEVICE; /* as grow maps for empty tensors */
         int64_t keep = arena->count;
-        while (keep > 1 && arena->blocks[keep - 1].begin >= persistent) keep--;
+        while (keep > least && arena->blocks[keep - 1].begin >= persistent) keep--;
         unmap_from(d, (wefti_space)s, WEFTI_PERSISTENT, keep);
         if (arena->bytes > persistent) arena->bytes = persistent;
         if (arena->observed > persistent) arena->observed = persistent;

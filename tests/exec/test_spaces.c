@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "builder/build.h"
-#include "exec/exec.h"
+#include "exec/rank_device.h"
 
 enum { BYTES = 4096, ROWS = 3, ROW = 100, PITCH = 256 };
 
@@ -131,6 +131,9 @@ static void each_space_has_arenas_of_its_own(void **state) {
     assert_int_equal(wefti_rank_device_observed_peak(d, WEFTI_SPACE_HOST), BYTES + 7);
     get(d, there(WEFTI_PERSISTENT, 0), got, BYTES);
     assert_int_equal(got[0], 5);
+    wefti_rank_device_forget(d, NULL, (wefti_footprint){{{0}}});
+    assert_int_equal(d->arenas[WEFTI_SPACE_HOST][WEFTI_PERSISTENT].count, 0);
+    assert_int_equal(d->arenas[WEFTI_SPACE_DEVICE][WEFTI_PERSISTENT].count, 1);
     wefti_rank_device_destroy(other);
     wefti_rank_device_destroy(d);
 }
