@@ -24,7 +24,7 @@ static weft_value embed(const wefti_model_build *b, weft_value tokens, weft_valu
 static weft_value output(const wefti_model_build *b, weft_value y, weft_value x, const char *name) {
     int64_t hidden = b->c->hidden;
     weft_cell_begin(b->g, "%s", name);
-    y = wefti_dense_of(b->g, "dense", y, hidden, wefti_transposed(0.02));
+    y = wefti_dense(b, "dense", y, hidden, wefti_transposed(0.02));
     y = weft_add(b->g, x, wefti_drop(b, y));
     return weft_cell_end(b->g, wefti_layer_norm(b, y, "LayerNorm", hidden));
 }
@@ -36,7 +36,7 @@ static weft_value block(const wefti_model_build *b, weft_value x, int64_t layer)
     weft_value y = wefti_attend_all(b, x, "attention.self.query", "attention.self.key",
                                     "attention.self.value");
     x = output(b, y, x, "attention.output");
-    y = wefti_dense_of(g, "intermediate.dense", x, c->ffn, wefti_transposed(0.02));
+    y = wefti_dense(b, "intermediate.dense", x, c->ffn, wefti_transposed(0.02));
     x = output(b, weft_gelu_erf(g, y), x, "output");
     return weft_cell_end(g, x);
 }

@@ -78,8 +78,8 @@ weft_value wefti_attend_all(const wefti_model_build *b, weft_value x, const char
     const char *names[3] = {query, key, value};
     weft_value part[3];
     for (int i = 0; i < 3; i++) {
-        part[i] = wefti_dense_of(g, names[i], x, hidden,
-                                 b->c->no_qkv_bias ? wefti_plain(0.02) : wefti_transposed(0.02));
+        part[i] = wefti_dense(b, names[i], x, hidden,
+                              b->c->no_qkv_bias ? wefti_plain(0.02) : wefti_transposed(0.02));
         part[i] = weft_reshape(g, part[i], 4, shape);
     }
     weft_attention_options o = weft_attention_defaults();

@@ -299,6 +299,9 @@ weft_status wefti_model_build_f8(const weft_model_config *config, weft_model_use
                  weft_family_text(c.family));
     WEFT_REQUIRE(dtype == WEFT_F32 || dtype == WEFT_BF16 || dtype == WEFT_F64, WEFT_E_ARG,
                  "activations of %s: they must be f32, bf16 or f64", weft_dtype_text(dtype));
+    WEFT_REQUIRE(!f8 || wefti_family_has(c.family, WEFTI_HEADS), WEFT_E_NO_IMPL,
+                 "train.products: f8 is for models with blocks of attention, not for %s",
+                 weft_family_text(c.family));
     weft_graph *g;
     WEFT_TRY(weft_graph_create(&g));
     wefti_model_build b = {g, &c, use, batch, seq, .dtype = dtype, .f8 = f8};

@@ -20,7 +20,7 @@ typedef struct wefti_model_build {
     bool f8; /* products with weights in blocks have operands in 8 bits */
 } wefti_model_build;
 
-/* weft_model_build with products in 8 bits. */
+/* weft_model_build with products in 8 bits; WEFT_E_NO_IMPL: the family has no blocks. */
 weft_status wefti_model_build_f8(const weft_model_config *config, weft_model_use use, int64_t batch,
                                  int64_t seq, weft_dtype dtype, bool f8,
                                  weft_graph **out) WEFT_CHECKED;

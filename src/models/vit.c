@@ -34,11 +34,11 @@ static weft_value block(const wefti_model_build *b, weft_value x, int64_t layer)
     weft_value y = wefti_layer_norm(b, x, "layernorm_before", c->hidden);
     y = wefti_attend_all(b, y, "attention.attention.query", "attention.attention.key",
                          "attention.attention.value");
-    y = wefti_dense_of(g, "attention.output.dense", y, c->hidden, wefti_transposed(0.02));
+    y = wefti_dense(b, "attention.output.dense", y, c->hidden, wefti_transposed(0.02));
     x = weft_add(g, x, wefti_drop(b, y));
     y = wefti_layer_norm(b, x, "layernorm_after", c->hidden);
-    y = wefti_dense_of(g, "intermediate.dense", y, c->ffn, wefti_transposed(0.02));
-    y = wefti_dense_of(g, "output.dense", weft_gelu_erf(g, y), c->hidden, wefti_transposed(0.02));
+    y = wefti_dense(b, "intermediate.dense", y, c->ffn, wefti_transposed(0.02));
+    y = wefti_dense(b, "output.dense", weft_gelu_erf(g, y), c->hidden, wefti_transposed(0.02));
     return weft_cell_end(g, weft_add(g, x, wefti_drop(b, y)));
 }
 

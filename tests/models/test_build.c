@@ -4,6 +4,7 @@
 
 #include "base/fault.h"
 #include "graph/graph.h"
+#include "models/models.h"
 
 static int64_t parameters(const weft_graph *g) {
     int64_t sum = 0;
@@ -200,6 +201,45 @@ static void bf16_stays_bf16(void **state) {
                 if (d->rank > 1) assert_int_equal(d->dtype, WEFT_BF16);
             }
         }
+        weft_graph_destroy(g);
+    }
+}
+
+/* Of all cells: `op` NULL: in 8 bits; else of this op. */
+static int products(const weft_graph *g, const char *op) {
+    int count = 0;
+    for (int64_t c = 0; c < g->cell_count; c++)
+        for (int64_t k = 0; k < g->cells[c]->node_count; k++) {
+            const weft_node *n = &g->cells[c]->nodes[k];
+            count += op ? !strcmp(n->op->name, op) : wefti_node_is_f8(n);
+        }
+    return count;
+}
+
+/* All products with weights in the block of each family are in 8 bits, but for the router of
+ * experts. A family without blocks is refused: nothing of it would be. */
+static void products_of_blocks_in_8_bits(void **state) {
+    (void)state;
+    static const int of_block[WEFTI_STYLES] = {[WEFTI_STYLE_GPT2] = 4,
+                                               [WEFTI_STYLE_LLAMA] = 7,
+                                               [WEFTI_STYLE_BERT] = 6,
+                                               [WEFTI_STYLE_VIT] = 6};
+    for (int family = 0; family < (int)WEFT_FAMILIES; family++) {
+        const weft_model_config c = tiny((weft_family)family);
+        weft_graph *g;
+        const weft_status status =
+            wefti_model_build_f8(&c, WEFT_USE_TRAIN, 2, 0, WEFT_BF16, true, &g);
+        if (!wefti_family_has(c.family, WEFTI_HEADS)) {
+            assert_int_equal(status, WEFT_E_NO_IMPL);
+            ASSERT_MESSAGE(weft_family_text(c.family));
+            continue;
+        }
+        ASSERT_OK(status);
+        assert_int_equal(products(g, NULL), of_block[wefti_family_style_of(c.family)]);
+        assert_int_equal(products(g, "moe_linear") > 0, c.experts > 0);
+        weft_graph_destroy(g);
+        g = built(&c, WEFT_USE_TRAIN, 2, 0, WEFT_BF16);
+        assert_int_equal(products(g, NULL), 0);
         weft_graph_destroy(g);
     }
 }
@@ -424,6 +464,7 @@ int main(void) {
         cmocka_unit_test(parameter_counts),
         cmocka_unit_test(all_uses_and_dtypes),
         cmocka_unit_test(bf16_stays_bf16),
+        cmocka_unit_test(products_of_blocks_in_8_bits),
         cmocka_unit_test(equal_blocks_are_stored_once),
         cmocka_unit_test(wrong_configurations),
         cmocka_unit_test(wrong_numbers),
