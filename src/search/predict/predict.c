@@ -118,9 +118,9 @@ weft_status wefti_predict_classes(const wefti_rank_classes *all,
     if (status >= 0) {
         describe(all, p);
         wefti_predict_fits(options->machine, p);
-        wefti_predict_besides(all, options->machine, p);
-        status = write_files(&classes, options, p, files);
+        status = wefti_predict_besides(all, options->machine, p);
     }
+    if (status >= 0) status = write_files(&classes, options, p, files);
     wefti_free(programs);
     if (status < 0) {
         weft_prediction_free(p);

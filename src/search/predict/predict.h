@@ -44,8 +44,8 @@ weft_status wefti_predict_classes(const wefti_rank_classes *all,
                                   weft_prediction **out) WEFT_CHECKED;
 /* besides.c: what a rank needs besides its step: memory that the driver shows, hosts, a checkpoint.
  */
-void wefti_predict_besides(const wefti_rank_classes *all, const wefti_machine_model *machine,
-                           weft_prediction *out);
+weft_status wefti_predict_besides(const wefti_rank_classes *all, const wefti_machine_model *machine,
+                                  weft_prediction *out) WEFT_CHECKED;
 /* timeline.c, report.c: a prediction `p` of these classes as a timeline, and as HTML. */
 weft_status wefti_predict_trace(const wefti_match_classes *classes,
                                 const wefti_predict_options *options, const weft_prediction *p,
