@@ -170,9 +170,11 @@ static void say_goodput(const weft_search_report *r, const char *failures) {
     if (g.mtbf_assumed)
         cli_say(stdout, "%s419 failures of 16,384 GPUs in 54 days (Llama 3, 2024)", before);
     if (g.mtbf_assumed) before = "; ";
-    if (g.checkpoint_assumed)
+    if (g.checkpoint_assumed && p->checkpoint_seconds > 0)
         cli_say(stdout, "%scheckpoint %.3g s (%s of a rank at the disk's rate)", before,
                 g.checkpoint_seconds, cli_bytes((double)p->state_bytes, state));
+    else if (g.checkpoint_assumed)
+        cli_say(stdout, "%scheckpoint 0 s (the machine has no disk rate)", before);
     if (g.checkpoint_assumed) before = "; ";
     if (g.restart_assumed)
         cli_say(stdout, "%srestart %.0f s (MegaScale, 2024)", before, g.restart_seconds);

@@ -51,7 +51,7 @@ static bool read_word(const char *word, failures *out) {
     static const char *const names[] = {"mtbf", "host_mtbf", "checkpoint", "restart"};
     double *const places[] = {&out->mtbf, &out->host_mtbf, &out->checkpoint, &out->restart};
     const char *sign = strchr(word, '=');
-    for (int i = 0; sign && i < 4; i++)
+    for (size_t i = 0; sign && i < sizeof names / sizeof *names; i++)
         if (strlen(names[i]) == (size_t)(sign - word) && !strncmp(word, names[i], strlen(names[i])))
             return read_seconds(sign + 1, places[i]);
     return false;
@@ -104,7 +104,7 @@ cli_goodput cli_goodput_of(const char *text, const weft_prediction *p) {
     cli_goodput g = {0};
     if (!read_failures(text ? text : "", &f) || !(p->step_seconds > 0) || p->ranks < 1) return g;
     g.mtbf_assumed = isnan(f.mtbf) && isnan(f.host_mtbf);
-    g.checkpoint_assumed = isnan(f.checkpoint) && p->checkpoint_seconds > 0;
+    g.checkpoint_assumed = isnan(f.checkpoint);
     g.restart_assumed = isnan(f.restart);
     if (g.mtbf_assumed) f.mtbf = mtbf_assumed;
     if (isnan(f.checkpoint)) f.checkpoint = p->checkpoint_seconds;
