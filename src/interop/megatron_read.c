@@ -314,11 +314,14 @@ static weft_status find_degrees(importing *i) {
     d->context = (int32_t)context, d->tensor = (int32_t)tensor;
     d->sequence = m->sequence_parallel && tensor > 1;
     d->microbatches = (int32_t)(i->batch / (micro * data));
-    if (m->expert_tensor && m->expert_tensor != 1)
+    const int64_t parts = or_else(m->expert_tensor, tensor);
+    const int64_t held = wefti_degrees_spread_experts(&i->config, d) ? expert * tensor : expert;
+    if (i->config.experts && (parts != 1 || held != ranks))
         wefti_text_add(i->notes,
                        "--expert-tensor-parallel-size %lld: experts of weft are whole, spread over "
-                       "ep and tp; a strategy for `n` and `k` of moe_linear splits them\n",
-                       (long long)m->expert_tensor);
+                       "%lld ranks of ep and tp, not %lld; a strategy for `n` and `k` of "
+                       "moe_linear splits them\n",
+                       (long long)parts, (long long)held, (long long)ranks);
     WEFT_TRY(find_recompute(i));
     WEFT_TRY(find_level(i));
     return find_shard(i);

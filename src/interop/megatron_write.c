@@ -185,7 +185,7 @@ static void add_parallel(const wefti_system_job *what, wefti_text *out, wefti_te
     const bool spread = wefti_degrees_spread_experts(what->config, d);
     const int32_t experts = spread ? d->expert * d->tensor : d->expert;
     if (experts > 1) add_integer(out, "expert-model-parallel-size", experts);
-    if (experts > 1 && d->tensor > 1) add_integer(out, "expert-tensor-parallel-size", 1);
+    if (what->config->experts && d->tensor > 1) add_integer(out, "expert-tensor-parallel-size", 1);
     if (d->sequence) wefti_text_add(out, "--sequence-parallel\n");
     if (d->stages > 1 && has_schedule(d)) add_layers(what, out, notes);
     if (d->stages > 1 && !has_schedule(d))

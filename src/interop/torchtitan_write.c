@@ -162,6 +162,9 @@ weft_status wefti_torchtitan_write(const wefti_system_job *what, wefti_text *out
     wefti_text_add(out,
                    "        mixed_precision_param=\"%s\",\n    )\n    config.debug.seed = %llu\n",
                    t->precision == WEFT_BF16 ? "bfloat16" : "float32", (unsigned long long)t->seed);
+    if (t->products != WEFT_PRODUCTS_AUTO)
+        wefti_text_add(notes, "train.products: f8: the products of this configuration are in %s\n",
+                       t->precision == WEFT_BF16 ? "bf16" : "f32");
     add_optimizer(t, out, notes);
     add_parallel(d, t->batch, out, notes);
     wefti_text_add(out, "    return config\n");

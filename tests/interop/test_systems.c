@@ -49,6 +49,8 @@ static weft_status import(const char *options, int devices, imported *out) {
     GPT "--normalization RMSNorm --swiglu --position-embedding-type rope --disable-bias-linear "   \
         "--untie-embeddings-and-output-weights "
 
+#define EXPERTS "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 32 "
+
 static void a_script_becomes_a_job(void **state) {
     (void)state;
     imported i;
@@ -126,6 +128,9 @@ static void what_has_no_counterpart_is_noted(void **state) {
          "--recompute-method"},
         {LLAMA "--window-size 8", "--window-size"},
         {GPT "--tensor-model-parallel-size 2", "--devices"},
+        {LLAMA EXPERTS "--tensor-model-parallel-size 2", "--expert-tensor-parallel-size 2"},
+        {LLAMA EXPERTS "--tensor-model-parallel-size 4 --expert-tensor-parallel-size 1",
+         "--expert-tensor-parallel-size 1"},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         imported i;
@@ -273,12 +278,12 @@ static void options_survive_a_round_trip(void **state) {
                "--use-distributed-optimizer --group-query-attention --num-query-groups 4",
          8},
         {LLAMA "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", 4},
-        {LLAMA "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 32 "
-               "--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel",
+        {LLAMA EXPERTS
+         "--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel",
          8},
-        {LLAMA "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 32 "
-               "--expert-model-parallel-size 4 --tensor-model-parallel-size 2 --sequence-parallel "
-               "--expert-tensor-parallel-size 1",
+        {LLAMA EXPERTS
+         "--expert-model-parallel-size 4 --tensor-model-parallel-size 2 --sequence-parallel "
+         "--expert-tensor-parallel-size 1",
          4},
         {LLAMA "--qk-layernorm --kv-channels 16 --window-size 8 --norm-epsilon 1e-6", 4},
         {GPT
@@ -320,10 +325,10 @@ static void experts_have_a_mesh_of_ep_and_tp(void **state) {
     (void)state;
     imported i;
     char *options, *notes;
-    ASSERT_OK(import(LLAMA "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 32 "
-                           "--expert-model-parallel-size 4 --tensor-model-parallel-size 2 "
-                           "--expert-tensor-parallel-size 1",
+    ASSERT_OK(import(LLAMA EXPERTS "--expert-model-parallel-size 4 --tensor-model-parallel-size 2 "
+                                   "--expert-tensor-parallel-size 1",
                      4, &i));
+    assert_null(strstr(i.notes, "expert"));
     assert_int_equal(i.degrees.expert, 2);
     assert_int_equal(i.degrees.data, 1);
     ASSERT_OK(weft_job_export(i.job, WEFT_SYSTEM_MEGATRON, &options, &notes));
@@ -361,9 +366,16 @@ static void torchtitan_gets_what_it_can_express(void **state) {
     weft_text_free(options);
     weft_text_free(notes);
     end(&i);
-    ASSERT_OK(import(LLAMA "--qk-layernorm", 2, &i));
+    ASSERT_OK(import(LLAMA "--qk-layernorm --bf16 --fp8-format hybrid", 2, &i));
+    assert_int_equal(i.job->train.products, WEFT_PRODUCTS_F8);
     ASSERT_OK(weft_job_export(i.job, WEFT_SYSTEM_TORCHTITAN, &options, &notes));
     assert_non_null(strstr(options, "models.qwen3 import"));
+    assert_non_null(strstr(notes, "train.products"));
+    weft_text_free(options);
+    weft_text_free(notes);
+    ASSERT_OK(weft_job_export(i.job, WEFT_SYSTEM_MEGATRON, &options, &notes));
+    assert_non_null(strstr(options, "--fp8-format hybrid\n"));
+    assert_null(strstr(notes, "train.products"));
     weft_text_free(options);
     weft_text_free(notes);
     end(&i);
