@@ -243,6 +243,8 @@ double wefti_joint_best_rate(const wefti_device_model *d, wefti_arithmetic a) {
     return rate;
 }
 
+/* Casts before a product in 8 bits have no factor, and the bound counts the bytes of its operands
+ * once, before or behind the cast. So no factor above 1 counts there. */
 double wefti_joint_least_factor(const wefti_device_model *d, const weft_node *n) {
     char key[64];
     double least = 1;
@@ -255,7 +257,7 @@ double wefti_joint_least_factor(const wefti_device_model *d, const weft_node *n)
             if (k == 0 || c->rate[k] < least) least = c->rate[k];
         break;
     }
-    return least;
+    return wefti_node_is_f8(n) ? wefti_smaller(least, 1) : least;
 }
 
 static double ideal_seconds(const wefti_machine_model *m, const wefti_step *s) {
