@@ -34,10 +34,26 @@ typedef struct part {
     wefti_joint_problem problem; /* of j */
     wefti_joint_item *items;
     int64_t count, cap;
+    /* Of the last candidates without `shard` and with it: all levels have the same coarse bound. */
+    wefti_joint_line_bound bound[2];
+    wefti_degrees bounded[2]; /* at level 0; data 0: none yet */
 } part;
 
 static bool may_be_better(const wefti_joint_branch *s, const wefti_joint_line_bound *b) {
     return b->bytes <= (double)s->j.limit && b->seconds * s->ratio < wefti_joint_best(s);
+}
+
+static weft_status bound_of(part *p, const wefti_degrees *d, wefti_joint_line_bound *out) {
+    const int k = d->shard > 0;
+    wefti_degrees any = *d;
+    any.level = 0;
+    if (memcmp(&p->bounded[k], &any, sizeof any) != 0) {
+        p->bounded[k].data = 0;
+        WEFT_TRY(wefti_joint_coarse_bound(p->s, d, &p->bound[k]));
+        p->bounded[k] = any;
+    }
+    *out = p->bound[k];
+    return WEFT_OK;
 }
 
 static weft_status push(void *context, const wefti_degrees *d) {
@@ -45,7 +61,7 @@ static weft_status push(void *context, const wefti_degrees *d) {
     wefti_joint_branch *s = p->s;
     wefti_joint_line_bound b;
     if (wefti_joint_is_large(d) || wefti_joint_is_past(s, d)) return WEFT_OK;
-    WEFT_TRY(wefti_joint_coarse_bound(s, d, &b));
+    WEFT_TRY(bound_of(p, d, &b));
     const double about = b.guess_bytes[d->level];
     if (!may_be_better(s, &b) || wefti_joint_fitting_of(s, about) == WEFTI_JOINT_TOO_LARGE)
         return WEFT_OK;

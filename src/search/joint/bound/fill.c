@@ -30,7 +30,7 @@
 #include "schedule/schedule.h"
 #include "search/joint/parts.h"
 
-enum { MOST_CHUNKS = 16, ROUNDS = 12 }; /* chunks: as in space.c */
+enum { MOST_CHUNKS = 16, ROUNDS = 12, REMEMBERED = 128 }; /* chunks: as in space.c */
 
 typedef struct stages {
     weft_schedule schedule;
@@ -40,6 +40,7 @@ typedef struct stages {
     double block, behind; /* seconds of all microbatches: in a block; in the calls behind them */
     double delay;         /* of each stage behind the calls at the front */
     double send;          /* of a block's result to another stage */
+    double waits[REMEMBERED]; /* of the first stages: see waits_of */
 } stages;
 
 static int32_t stage_of(const stages *x, int32_t part) {
@@ -69,13 +70,17 @@ static int32_t receives_of(const stages *x, int32_t stage) {
 
 /* What a stage waits for: the stages before it, and the receives of all microbatches. The first
  * receive is one of these. */
-static double waits_of(const stages *x, int32_t stage) {
+static double find_waits(const stages *x, int32_t stage) {
     const bool apart = wefti_schedule_splits(x->schedule);
     const int32_t known = stage < x->parts - x->after ? stage : x->parts - x->after;
     const double sends = known > x->front ? known - x->front : 0;
     const double of_sends = wefti_larger(0, sends - 1) + (apart ? 0 : sends);
     return x->delay * wefti_larger(0, stage - x->front) +
            x->send * (of_sends + x->microbatches * receives_of(x, stage));
+}
+
+static double waits_of(const stages *x, int32_t stage) {
+    return stage < REMEMBERED ? x->waits[stage] : find_waits(x, stage);
 }
 
 /* Whether the stages have room for all blocks. */
@@ -132,6 +137,7 @@ static double least_with(const wefti_joint *j, const wefti_degrees *d, weft_sche
     x->parts = (int32_t)parts;
     x->last = stage_of(x, x->parts - 1);
     x->delay = first * (block->forward + (apart ? 0 : block->backward));
+    for (int32_t s = 0; s < x->stages && s < REMEMBERED; s++) x->waits[s] = find_waits(x, s);
     return evenly(x, even) < most ? least_of(x, even) : INFINITY;
 }
 
