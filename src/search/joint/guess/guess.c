@@ -69,8 +69,9 @@ double wefti_joint_guess_exposed(const wefti_joint_branch *s, const wefti_degree
  * and gradients of weights. Full recomputation adds the forward ones to the second kind. So each
  * kind is a third of the work, or a quarter.
  *
- * gpipe and 1f1b: a stage begins when the ones before it have done a forward pass, and ends before
- * their backward pass: the whole microbatch. Interleaved: the largest chunk of it, of whole blocks.
+ * gpipe and 1f1b: a stage begins behind the forward pass of those before it, and ends before their
+ * backward pass. So it waits for the whole microbatch. Interleaved: the largest chunk of it, of
+ * whole blocks.
  * Zero bubble: gradients of weights fill as much time, so what is left is F + B - W (Qi et al.,
  * 2024, table 1). With two chunks it is F + B - 2 W, and the stages begin behind the forward pass
  * of one chunk. */
