@@ -68,15 +68,42 @@ static void is_named_early(wefti_scheduler *s) {
     const int64_t second_ns = 1000000000;
     pthread_mutex_lock(&s->lock);
     s->told_missing = false;
-    const int64_t before = s->note.count;
+    const int64_t before = s->notes.count;
     wefti_scheduler_check_forming(s, s->start_ns + 9 * second_ns);
-    const int64_t at_9 = s->note.count;
+    const int64_t at_9 = s->notes.count;
     wefti_scheduler_check_forming(s, s->start_ns + 11 * second_ns);
     wefti_scheduler_check_forming(s, s->start_ns + 12 * second_ns);
-    const int64_t at_12 = s->note.count;
+    const int64_t at_12 = s->notes.count;
     pthread_mutex_unlock(&s->lock);
     assert_true(at_9 == before);
     assert_true(at_12 == before + 1);
+}
+
+/* Each that came since the last look, and how many are lost. */
+static void notes_are_told_in_order(void **state) {
+    (void)state;
+    enum { MORE = 2, ALL = WEFTI_NOTES + MORE };
+    wefti_scheduler_options o = test_scheduler(2);
+    wefti_scheduler *s = start(&o);
+    int64_t told = 0;
+    for (int all = 1; all <= ALL; all += ALL - 1) {
+        const int lost = all == ALL ? MORE : 0;
+        pthread_mutex_lock(&s->lock);
+        for (int i = 0; i < all; i++) wefti_scheduler_note(s, "note %d", i);
+        pthread_mutex_unlock(&s->lock);
+        for (int i = lost; i < all; i++) {
+            char words[32], *text = wefti_scheduler_noted(s, &told);
+            (void)snprintf(words, sizeof words, "note %d", i);
+            assert_non_null(text);
+            assert_true(strlen(text) >= strlen(words));
+            const size_t before = strlen(text) - strlen(words);
+            assert_string_equal(text + before, words);
+            assert_true((before > 0) == (lost && i == lost)); /* the first one says it */
+            wefti_free(text);
+        }
+        assert_null(wefti_scheduler_noted(s, &told));
+    }
+    wefti_scheduler_stop(s);
 }
 
 static void join_three(wefti_scheduler *s, person p[3]) {
@@ -281,6 +308,38 @@ static void one_that_starts_nothing_again(void **state) {
     }
 }
 
+static bool nobody_calls(const wefti_scheduler *s) {
+    return s->client_count == 0;
+}
+
+/* The launcher of these seats is gone. Processes of the next one may come before it says that it
+ * has them. */
+static void processes_come_before_their_launcher(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(2);
+    o.restarts = 1;
+    wefti_scheduler *s = start(&o);
+    wefti_watch *first = launcher(s, 1, 0, 2);
+    gets(first, 0, 2, 0);
+    wefti_watch_end(first);
+    test_wait_until(s, nobody_calls);
+    person p[2];
+    pthread_t thread[2];
+    for (int32_t r = 0; r < 2; r++) {
+        p[r] = (person){.options = test_member(wefti_scheduler_address(s))};
+        p[r].options.rank = r;
+        p[r].options.launcher = 2;
+        assert_int_equal(pthread_create(&thread[r], NULL, join, &p[r]), 0);
+    }
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(pthread_join(thread[r], NULL), 0);
+        assert_int_equal(p[r].status, WEFT_OK);
+    }
+    for (int r = 0; r < 2; r++) p[r].member->leave_ns = 1;
+    for (int r = 0; r < 2; r++) (void)wefti_member_close(p[r].member, NULL);
+    wefti_scheduler_stop(s);
+}
+
 /* Bodies come back as they were; damaged ones are refused, or keep their promises. */
 static void bodies(void **state) {
     (void)state;
@@ -332,7 +391,9 @@ static void bodies(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(notes_are_told_in_order),
         cmocka_unit_test(seats_go_from_a_lost_launcher_to_the_next),
+        cmocka_unit_test(processes_come_before_their_launcher),
         cmocka_unit_test(a_host_that_keeps_failing_is_left_out),
         cmocka_unit_test(a_loss_is_answered_once),
         cmocka_unit_test(askers_that_are_refused),

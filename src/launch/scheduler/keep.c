@@ -249,7 +249,7 @@ bool wefti_keep_admits(wefti_scheduler *s, wefti_client *client, const wefti_joi
         join->number >= s->options.size || is_own(s, join->number))
         return true;
     const uint64_t keeper = s->keeper[join->number];
-    if (!keeper || keeper == join->launcher) return true;
+    if (!keeper || keeper == join->launcher || !is_here(s, keeper)) return true;
     wefti_client_refuse(s, client, WEFT_E_LOST, WEFT_RANK_NONE,
                         "another launcher fills the seat of rank %d now", (int)join->number);
     return false;

@@ -103,7 +103,7 @@ bool wefti_mend_some_left(const wefti_scheduler *s) {
 
 /* "; rank 3 on host 1 has failed 4 times within 2.5 s"; "" for the first time. */
 typedef struct row_text {
-    char text[128];
+    char text[512];
 } row_text;
 static row_text row_of(const wefti_scheduler *s, int32_t rank) {
     const wefti_member_slot *slot = &s->slots[rank];
@@ -149,19 +149,23 @@ static void end_others(wefti_scheduler *s, int32_t lost, const wefti_span *seats
     }
 }
 
-/* Counts it; false: it is not to be. */
-static bool may_start_again(wefti_scheduler *s, int32_t rank) {
+/* Counts it; false: it is not to be. *out_text: what all hear besides its end. */
+static bool may_start_again(wefti_scheduler *s, int32_t rank, row_text *out_text) {
     wefti_member_slot *slot = &s->slots[rank];
     wefti_span seats;
+    *out_text = row_of(s, rank);
     slot->deaths++;
     wefti_keep_tell(s, rank);
     if (wefti_keep_leaves_out(s, slot->number, &seats)) {
+        (void)snprintf(out_text->text, sizeof out_text->text, "; %.500s",
+                       s->notes.text[(s->notes.count - 1) % WEFTI_NOTES]);
         end_others(s, rank, &seats);
         wefti_keep_hand_over(s, &seats);
         return slot->awaited = true;
     }
     slot->awaited =
         !keeps_failing(s, rank) && wefti_restart_take(&s->restarts, slot->number, wefti_now_ns());
+    if (slot->awaited) out_text->text[0] = '\0';
     return slot->awaited;
 }
 
@@ -204,9 +208,8 @@ bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const c
     *why = "";
     if (wefti_again_died(s, rank, text)) return true;
     if (!can_be_mended(s, rank, why)) return false;
-    const row_text row = row_of(s, rank);
-    const int64_t notes = s->note.count;
-    if (!may_start_again(s, rank) && !wefti_mend_may_shrink(s) && !m->gathered) {
+    row_text row;
+    if (!may_start_again(s, rank, &row) && !wefti_mend_may_shrink(s) && !m->gathered) {
         *why = wefti_mend_is_elastic(s)
                    ? "; the job ends, since fewer ranks than recovery.min would be left, or a "
                      "number of ranks for which the job has no plan"
@@ -214,11 +217,7 @@ bool wefti_mend_died(wefti_scheduler *s, int32_t rank, const char *text, const c
         return false;
     }
     char said[WEFTI_TEXT_MAX + 1];
-    const bool leaves = s->note.count > notes;
-    (void)snprintf(said, sizeof said, "%.3000s%s%.500s", text, leaves ? "; " : "",
-                   leaves                   ? s->note.text
-                   : s->slots[rank].awaited ? ""
-                                            : row.text);
+    (void)snprintf(said, sizeof said, "%.3000s%s", text, row.text);
     empty(s, rank);
     begin_halt(s, rank, said, wefti_mending_died(&m->world, rank));
     if (!m->gathered) wefti_mend_give_up_seats(s, wefti_now_ns());
@@ -283,16 +282,12 @@ static void count_again(wefti_scheduler *s, int32_t seat, int starts) {
 /* The process ended before it had its seat again: another one may be started for it. */
 static void lose_newcomer(wefti_scheduler *s, int32_t seat, const wefti_end *end) {
     wefti_mending_state *m = &s->mend;
-    const row_text row = row_of(s, seat);
-    const int64_t notes = s->note.count;
-    const bool follows = may_start_again(s, seat), leaves = s->note.count > notes;
+    row_text row;
+    const bool follows = may_start_again(s, seat, &row);
     m->halt.failed = seat;
     (void)snprintf(m->halt.text, sizeof m->halt.text,
-                   "%.3000s, before it had taken its seat again%s%.500s", end->text,
-                   leaves ? "; " : "",
-                   leaves                                 ? s->note.text
-                   : follows || !wefti_mend_is_elastic(s) ? ""
-                                                          : row.text);
+                   "%.3000s, before it had taken its seat again%s", end->text,
+                   follows || wefti_mend_is_elastic(s) ? row.text : "");
     m->since_ns = wefti_now_ns();
     if ((uint64_t)m->world.generation != s->generation) wefti_mend_halt(s);
     if (follows) return;

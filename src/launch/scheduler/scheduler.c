@@ -265,17 +265,23 @@ wefti_again wefti_scheduler_awaits(wefti_scheduler *s, const wefti_end *end, int
 void wefti_scheduler_note(wefti_scheduler *s, const char *format, ...) {
     va_list list;
     va_start(list, format);
-    (void)vsnprintf(s->note.text, sizeof s->note.text, format, list);
+    (void)vsnprintf(s->notes.text[s->notes.count++ % WEFTI_NOTES], sizeof s->notes.text[0], format,
+                    list);
     va_end(list);
-    s->note.count++;
 }
 
 char *wefti_scheduler_noted(wefti_scheduler *s, int64_t *count) {
+    wefti_text text = {0};
     pthread_mutex_lock(&s->lock);
-    char *text = s->note.count > *count ? wefti_strdup(s->note.text) : NULL;
-    *count = s->note.count;
+    const int64_t missed = s->notes.count - WEFTI_NOTES - *count;
+    if (missed > 0) {
+        *count += missed;
+        wefti_text_add(&text, "(%lld notes before this one are lost) ", (long long)missed);
+    }
+    const bool any = *count < s->notes.count;
+    if (any) wefti_text_add(&text, "%s", s->notes.text[(*count)++ % WEFTI_NOTES]);
     pthread_mutex_unlock(&s->lock);
-    return text;
+    return any ? wefti_text_take(&text) : NULL;
 }
 
 char *wefti_scheduler_again_text(wefti_scheduler *s) {

@@ -53,7 +53,10 @@ typedef struct wefti_alike_state {
     char refusal[1024]; /* of the last one, while this world forms; "" there was none */
 } wefti_alike_state;
 
-enum { WEFTI_DEATHS_UNKNOWN = 1 << 20 }; /* more than any launcher has started */
+enum {
+    WEFTI_DEATHS_UNKNOWN = 1 << 20, /* more than any launcher has started */
+    WEFTI_NOTES = 8                 /* that one look of the launcher may find */
+};
 
 enum {
     WEFTI_ENTRIES_AHEAD = 2
@@ -197,9 +200,9 @@ struct wefti_scheduler {
     wefti_restart_budget restarts; /* of all its worlds */
     char refusal[512];             /* why a rank is not started again */
     struct {
-        char text[1024];
+        char text[WEFTI_NOTES][1024]; /* note n at n % WEFTI_NOTES */
         int64_t count;
-    } note;              /* the last that this host's launcher prints: wefti_scheduler_noted */
+    } notes;             /* the newest that this host's launcher prints: wefti_scheduler_noted */
     uint64_t generation; /* 0: none yet; while forming: the generation of returning members */
     uint64_t whole;      /* of the world that was whole last */
     uint64_t past;       /* of the last world that all have left; 0: none */
@@ -470,7 +473,8 @@ bool wefti_keep_say(wefti_scheduler *s, wefti_client *client);
  * seats have, and hands over. */
 bool wefti_keep_leaves_out(wefti_scheduler *s, int32_t number, wefti_span *out);
 void wefti_keep_hand_over(wefti_scheduler *s, const wefti_span *seats);
-/* Whether a process that comes is of the launcher that fills its seat; else it is refused here. */
+/* Whether no other launcher that is here fills the seat of a process that comes; else it is refused
+ * here. */
 bool wefti_keep_admits(wefti_scheduler *s, wefti_client *client, const wefti_join *join);
 /* Gives seats to those that wait, and tells those that watch of a world that can shrink. */
 void wefti_keep_check(wefti_scheduler *s);

@@ -307,9 +307,12 @@ static void tell_scheduler(watch *w) {
 /* Who waits for a host should know that its processes were refused. */
 static void note_scheduler(wefti_launch *l) {
     const weft_launch_events *e = &l->options->events;
-    char *text = l->scheduler && e->note ? wefti_scheduler_noted(l->scheduler, &l->notes) : NULL;
-    if (text) e->note(e->context, text);
-    wefti_free(text);
+    char *text;
+    if (!l->scheduler || !e->note) return;
+    while ((text = wefti_scheduler_noted(l->scheduler, &l->notes))) {
+        e->note(e->context, text);
+        wefti_free(text);
+    }
 }
 
 /* Ranks call the scheduler too, and say nothing meanwhile. */
