@@ -60,21 +60,45 @@ static int64_t first_within(const wefti_restart_budget *b, int64_t now_ns) {
 }
 
 int32_t wefti_restart_used(const wefti_restart_budget *b, int64_t now_ns) {
-    const int64_t used = b->count - first_within(b, now_ns);
-    return used < INT32_MAX ? (int32_t)used : INT32_MAX;
+    const int64_t first = first_within(b, now_ns);
+    int32_t used = 0;
+    for (int64_t i = first; i < b->count && used < INT32_MAX; i++)
+        used += i == first || b->entry[i].cause != b->entry[i - 1].cause;
+    return used;
 }
 
-bool wefti_restart_may(const wefti_restart_budget *b, int64_t now_ns) {
-    return wefti_restart_used(b, now_ns) < b->most;
+void wefti_restart_went_on(wefti_restart_budget *b) {
+    b->went_on = true;
+}
+
+/* Whether a failure has the cause of the last entry. */
+static bool has_last_cause(const wefti_restart_budget *b, int32_t number, int64_t now_ns) {
+    const int64_t last = b->count - 1;
+    if (last < 0 || b->went_on || number == WEFTI_RESTART_NOBODY) return false;
+    if (now_ns - b->entry[last].at_ns >= second_ns) return false;
+    for (int64_t i = last; i >= 0 && b->entry[i].cause == b->entry[last].cause; i--)
+        if (b->entry[i].number == number || b->entry[i].number == WEFTI_RESTART_NOBODY)
+            return false;
+    return true;
+}
+
+static int64_t cause_of(const wefti_restart_budget *b, int32_t number, int64_t now_ns) {
+    if (b->count == 0) return 0;
+    return b->entry[b->count - 1].cause + !has_last_cause(b, number, now_ns);
+}
+
+bool wefti_restart_may(const wefti_restart_budget *b, int32_t number, int64_t now_ns) {
+    return has_last_cause(b, number, now_ns) || wefti_restart_used(b, now_ns) < b->most;
 }
 
 bool wefti_restart_take(wefti_restart_budget *b, int32_t number, int64_t now_ns) {
-    const int64_t past = first_within(b, now_ns);
-    if (!wefti_restart_may(b, now_ns)) return false;
+    const int64_t past = first_within(b, now_ns), cause = cause_of(b, number, now_ns);
+    if (!wefti_restart_may(b, number, now_ns)) return false;
     b->count -= past;
     if (past > 0) memmove(b->entry, b->entry + past, (size_t)b->count * sizeof *b->entry);
     if (WEFT_GROW(b->entry, b->count, b->room) < 0) return false;
-    b->entry[b->count++] = (wefti_restart_entry){now_ns, number};
+    b->entry[b->count++] = (wefti_restart_entry){now_ns, cause, number};
+    b->went_on = false;
     b->all++;
     return true;
 }
@@ -90,15 +114,14 @@ void wefti_restart_forget(wefti_restart_budget *b, int32_t number) {
 static int32_t row_within(const wefti_restart_budget *b, int32_t number, int32_t first,
                           int32_t count, int64_t now_ns, int64_t *out_ns) {
     const int64_t apart_ns = 120 * second_ns;
-    int64_t since_ns = now_ns;
-    int32_t row = 1, last = number;
+    int64_t since_ns = now_ns, cause = cause_of(b, number, now_ns);
+    int32_t row = 1;
     for (int64_t i = b->count - 1; i >= 0; i--) {
         const wefti_restart_entry *e = &b->entry[i];
         if (e->number < first || e->number >= first + count) continue;
-        const int64_t ns = since_ns - e->at_ns;
-        if (ns > apart_ns) break;
-        row += e->number == last || ns >= second_ns; /* else one cause, which has hit several */
-        last = e->number;
+        if (since_ns - e->at_ns > apart_ns) break;
+        row += e->cause != cause;
+        cause = e->cause;
         since_ns = e->at_ns;
     }
     *out_ns = now_ns - since_ns;
@@ -113,6 +136,7 @@ int32_t wefti_restart_row(const wefti_restart_budget *b, int32_t number, int64_t
 int32_t wefti_restart_leaves_out(const wefti_restart_budget *b, int32_t number, int32_t first,
                                  int32_t count, int64_t now_ns, int64_t *out_ns) {
     const int32_t row = row_within(b, number, first, count, now_ns, out_ns);
-    const bool last = row > 1 && wefti_restart_used(b, now_ns) + 1 >= b->most;
+    const int32_t used = wefti_restart_used(b, now_ns) + !has_last_cause(b, number, now_ns);
+    const bool last = row > 1 && used >= b->most;
     return last || row >= WEFTI_RESTART_KEEPS_FAILING ? row : 0;
 }

@@ -36,18 +36,22 @@ int64_t wefti_restart_lost(wefti_restart *r, const wefti_restart_rule *rule, int
 bool wefti_restart_is_due(const wefti_restart *r, int64_t now_ns);
 
 /* How many restarts a job may have: so many within a window of time, after which they no longer
- * count. Freed with wefti_restart_budget_free. */
+ * count. Processes that fail within a second of each other have one cause, as a host or a switch,
+ * and count once. A process that fails again counts again, and so does one that fails after the
+ * world has gone on. Freed with wefti_restart_budget_free. */
 enum { WEFTI_RESTART_WINDOW_SECONDS = 3600, WEFTI_RESTART_NOBODY = -1 };
 typedef struct wefti_restart_entry {
     int64_t at_ns;
+    int64_t cause;  /* of neighbors that have the same; ascending */
     int32_t number; /* of the process that was lost; WEFTI_RESTART_NOBODY: none, or not known */
 } wefti_restart_entry;
 typedef struct wefti_restart_budget {
-    int32_t most;               /* within the window */
+    int32_t most;               /* causes within the window */
     int64_t window_ns;          /* > 0 */
-    int64_t all;                /* that the job has had */
+    int64_t all;                /* processes that were started again */
     wefti_restart_entry *entry; /* [count] within the window, the oldest first */
     int64_t count, room;
+    bool went_on; /* since the last entry */
 } wefti_restart_budget;
 
 /* seconds 0: WEFTI_RESTART_WINDOW_SECONDS */
@@ -55,8 +59,11 @@ wefti_restart_budget wefti_restart_budget_of(int32_t most, double seconds);
 void wefti_restart_budget_free(wefti_restart_budget *b);
 /* How many count now. */
 int32_t wefti_restart_used(const wefti_restart_budget *b, int64_t now_ns);
-/* Whether one more may be; takes it. False also without memory. */
-bool wefti_restart_may(const wefti_restart_budget *b, int64_t now_ns);
+/* The world goes on, or begins anew: what fails from now on has another cause. */
+void wefti_restart_went_on(wefti_restart_budget *b);
+/* Whether one more may be, for the process with this number; takes it. False also without memory.
+ */
+bool wefti_restart_may(const wefti_restart_budget *b, int32_t number, int64_t now_ns);
 bool wefti_restart_take(wefti_restart_budget *b, int32_t number, int64_t now_ns);
 /* The process with this number has no seat any more: its restarts no longer count. */
 void wefti_restart_forget(wefti_restart_budget *b, int32_t number);
@@ -67,8 +74,7 @@ int32_t wefti_restart_row(const wefti_restart_budget *b, int32_t number, int64_t
 /* With so many it keeps failing: a world that may go on without it does. */
 enum { WEFTI_RESTART_KEEPS_FAILING = 5 };
 /* How often a host, with ranks [first, first + count), has failed in a row, if a spare one is to
- * take its place; else 0. It keeps failing, or this would be the last restart. Ranks that fail
- * within a second of each other have failed once. */
+ * take its place; else 0. It keeps failing, or this would be the last restart. */
 int32_t wefti_restart_leaves_out(const wefti_restart_budget *b, int32_t number, int32_t first,
                                  int32_t count, int64_t now_ns, int64_t *out_ns);
 

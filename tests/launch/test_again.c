@@ -208,7 +208,11 @@ static void one_is_lost_before_all_have_come(void **state) {
     assert_int_equal(wefti_scheduler_awaits(s, &killed[1], 1), WEFTI_AGAIN_YES);
     assert_int_equal(wefti_scheduler_awaits(s, &killed[1], 1), WEFTI_AGAIN_YES); /* the same */
     expect_deaths(s, 0, 1);
-    /* One that waits is lost: its seat is free. Here it is the same thread that comes again. */
+    /* One that waits is lost, later: its seat is free. Here it is the same thread that comes again.
+     */
+    pthread_mutex_lock(&s->lock);
+    wefti_restart_went_on(&s->restarts);
+    pthread_mutex_unlock(&s->lock);
     const int64_t came_ns = first_came_ns(s);
     assert_int_equal(wefti_scheduler_awaits(s, &killed[0], 1), WEFTI_AGAIN_YES);
     ASSERT_SOON(first_came_ns(s) > came_ns);
@@ -218,6 +222,22 @@ static void one_is_lost_before_all_have_come(void **state) {
     expect_deaths(s, 1, 1);
     assert_int_equal(wefti_scheduler_awaits(s, &killed[1], 2), WEFTI_AGAIN_NO); /* two were made */
     close_both(p);
+    wefti_scheduler_stop(s);
+}
+
+/* Both die at their start, within a second on any machine: that is one restart. */
+static void both_are_lost_at_once(void **state) {
+    (void)state;
+    person p[2];
+    wefti_scheduler *s = open_job(1);
+    assert_int_equal(wefti_scheduler_awaits(s, &killed[0], 1), WEFTI_AGAIN_YES);
+    pthread_mutex_lock(&s->lock);
+    s->restarts.entry[0].at_ns = wefti_now_ns() + (int64_t)3600 * 1000000000;
+    pthread_mutex_unlock(&s->lock);
+    assert_int_equal(wefti_scheduler_awaits(s, &killed[1], 1), WEFTI_AGAIN_YES);
+    assert_int_equal(wefti_scheduler_awaits(s, &killed[1], 2), WEFTI_AGAIN_NO);
+    both_join(s, p);
+    leave_all(p, 2);
     wefti_scheduler_stop(s);
 }
 
@@ -290,6 +310,7 @@ int main(void) {
         cmocka_unit_test(a_rank_gives_up_and_none_has_died),
         cmocka_unit_test(a_rank_that_fails_by_itself_ends_the_job),
         cmocka_unit_test(one_is_lost_before_all_have_come),
+        cmocka_unit_test(both_are_lost_at_once),
         cmocka_unit_test(one_is_lost_between_two_worlds),
         cmocka_unit_test(one_has_ended_for_good),
         cmocka_unit_test(worlds_share_their_restarts),

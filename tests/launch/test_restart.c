@@ -68,19 +68,19 @@ static void window_of_time(void **state) {
     assert_true(wefti_restart_take(&b, 1, 5 * SECOND));
     assert_true(wefti_restart_take(&b, 2, 15 * SECOND));
     assert_true(wefti_restart_take(&b, 1, 25 * SECOND));
-    assert_false(wefti_restart_may(&b, 45 * SECOND - 1));
+    assert_false(wefti_restart_may(&b, 1, 45 * SECOND - 1));
     assert_false(wefti_restart_take(&b, 1, 45 * SECOND - 1));
     assert_int_equal(wefti_restart_used(&b, 45 * SECOND - 1), 3);
     assert_int_equal(wefti_restart_used(&b, 45 * SECOND), 2);
     assert_true(wefti_restart_take(&b, 3, 45 * SECOND));
-    assert_false(wefti_restart_may(&b, 54 * SECOND));
+    assert_false(wefti_restart_may(&b, 1, 54 * SECOND));
     assert_int_equal(wefti_restart_used(&b, 1000 * SECOND), 0);
     assert_int_equal(b.all, 4);
     /* What a process without a seat has used no longer counts. */
-    assert_false(wefti_restart_may(&b, 50 * SECOND));
+    assert_false(wefti_restart_may(&b, 1, 50 * SECOND));
     wefti_restart_forget(&b, 1);
     assert_int_equal(wefti_restart_used(&b, 50 * SECOND), 2);
-    assert_true(wefti_restart_may(&b, 50 * SECOND));
+    assert_true(wefti_restart_may(&b, 1, 50 * SECOND));
     assert_int_equal(b.all, 4);
     wefti_restart_budget_free(&b);
     b = wefti_restart_budget_of(0, 0);
@@ -89,25 +89,86 @@ static void window_of_time(void **state) {
     wefti_restart_budget_free(&b);
 }
 
-/* Against a list of all times that is never shortened. */
+/* Two ranks die at once, again and again, at their start: each time is one restart of two. */
+static void ranks_with_one_cause(void **state) {
+    (void)state;
+    const int64_t instant = SECOND / 10;
+    wefti_restart_budget b = wefti_restart_budget_of(2, 3600);
+    int64_t now = SECOND, ns;
+    for (int32_t time = 1; time <= 2; time++, now += instant) {
+        for (int32_t r = 0; r < 2; r++) {
+            assert_true(wefti_restart_may(&b, r, now));
+            assert_true(wefti_restart_take(&b, r, now));
+            assert_int_equal(wefti_restart_used(&b, now), time);
+            now += instant;
+        }
+        assert_int_equal(wefti_restart_row(&b, 1, now, &ns), time + 1);
+    }
+    assert_false(wefti_restart_take(&b, 1, now));
+    assert_true(wefti_restart_may(&b, 2, now)); /* it has not failed before */
+    assert_false(wefti_restart_may(&b, WEFTI_RESTART_NOBODY, now));
+    assert_false(wefti_restart_take(&b, 2, now + SECOND));
+    /* The first of them no longer counts, and the second does. */
+    wefti_restart_forget(&b, 0);
+    assert_int_equal(wefti_restart_used(&b, now), 2);
+    wefti_restart_went_on(&b);
+    assert_false(wefti_restart_may(&b, 2, now));
+    assert_int_equal(b.all, 4);
+    wefti_restart_budget_free(&b);
+    /* A second apart, or after the world has gone on, they are two. */
+    for (int goes_on = 0; goes_on < 2; goes_on++) {
+        b = wefti_restart_budget_of(2, 3600);
+        assert_true(wefti_restart_take(&b, 0, SECOND));
+        if (goes_on) wefti_restart_went_on(&b);
+        now = goes_on ? SECOND : 2 * SECOND;
+        assert_true(wefti_restart_take(&b, 1, now));
+        assert_int_equal(wefti_restart_used(&b, now), 2);
+        assert_true(wefti_restart_take(&b, 0, now)); /* with rank 1 */
+        assert_false(wefti_restart_take(&b, 0, now));
+        wefti_restart_budget_free(&b);
+    }
+}
+
+/* Against a list of all failures that is never shortened. */
 static void any_window(void **state) {
     (void)state;
     enum { TURNS = 3000, NUMBERS = 4 };
-    static int64_t at[TURNS];
+    static struct {
+        int64_t at;
+        int32_t number, cause;
+    } taken[TURNS];
     uint64_t seed = test_new_seed();
     const int32_t most = 1 + (int32_t)(test_random(&seed) % 9);
     wefti_restart_budget b = wefti_restart_budget_of(most, 30);
-    int64_t now = 0, taken = 0;
+    int64_t now = 0, count = 0;
+    bool went_on = false;
     for (int turn = 0; turn < TURNS; turn++) {
-        now += (int64_t)(test_random(&seed) % 12) * SECOND;
-        int32_t used = 0;
-        for (int64_t i = 0; i < taken; i++) used += now - at[i] < 30 * SECOND;
+        const int32_t number = (int32_t)(test_random(&seed) % (NUMBERS + 1)) - 1;
+        now += (int64_t)(test_random(&seed) % 3 * (test_random(&seed) % 12)) * SECOND / 3;
+        int32_t used = 0, cause = count ? taken[count - 1].cause : 0;
+        bool joins = count && !went_on && number >= 0 && now - taken[count - 1].at < SECOND;
+        for (int64_t i = 0; i < count; i++) {
+            if (taken[i].cause == cause)
+                joins = joins && taken[i].number != number && taken[i].number >= 0;
+            const bool is_last = i + 1 == count || taken[i + 1].cause != taken[i].cause;
+            used += is_last && now - taken[i].at < 30 * SECOND;
+        }
         assert_int_equal(wefti_restart_used(&b, now), used);
-        assert_true(wefti_restart_may(&b, now) == (used < most));
-        if (wefti_restart_take(&b, (int32_t)(test_random(&seed) % NUMBERS), now)) at[taken++] = now;
-        assert_true(b.count <= most);
+        const bool may = joins || used < most;
+        assert_true(wefti_restart_may(&b, number, now) == may);
+        assert_true(wefti_restart_take(&b, number, now) == may);
+        if (may) {
+            taken[count].at = now;
+            taken[count].number = number;
+            taken[count++].cause = cause + !joins;
+            went_on = false;
+        }
+        assert_true(b.count <= most * NUMBERS);
+        if (test_random(&seed) % 8) continue;
+        wefti_restart_went_on(&b);
+        went_on = true;
     }
-    assert_int_equal(b.all, taken);
+    assert_int_equal(b.all, count);
     wefti_restart_budget_free(&b);
 }
 
@@ -165,6 +226,7 @@ int main(void) {
         cmocka_unit_test(any_events),
         cmocka_unit_test(shorter_than_joining),
         cmocka_unit_test(window_of_time),
+        cmocka_unit_test(ranks_with_one_cause),
         cmocka_unit_test(any_window),
         cmocka_unit_test(rows),
         cmocka_unit_test(hosts_that_keep_failing),

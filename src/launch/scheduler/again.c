@@ -66,8 +66,8 @@ void wefti_again_next_world(wefti_scheduler *s) {
 /* --- the same one --- */
 
 /* A process that has ended for good will not come. */
-static bool may_begin(const wefti_scheduler *s) {
-    return wefti_restart_may(&s->restarts, wefti_now_ns()) && s->options.hosted_by < 0 &&
+static bool may_begin(const wefti_scheduler *s, int32_t number) {
+    return wefti_restart_may(&s->restarts, number, wefti_now_ns()) && s->options.hosted_by < 0 &&
            !s->deposed && !s->has_ended;
 }
 
@@ -86,10 +86,14 @@ static bool some_left_in_peace(const wefti_scheduler *s) {
     return false;
 }
 
-bool wefti_again_is_possible(const wefti_scheduler *s) {
+static int32_t number_of(const wefti_scheduler *s, int32_t rank) {
+    return rank >= 0 && rank < s->taken ? s->slots[rank].number : WEFTI_RESTART_NOBODY;
+}
+
+bool wefti_again_is_possible(const wefti_scheduler *s, int32_t rank) {
     const wefti_mending_state *m = &s->mend;
     const bool mends = m->was || m->gathered || (m->seats && m->armed >= s->taken);
-    return s->state == WEFTI_SCHEDULER_RUNNING && may_begin(s) && !mends &&
+    return s->state == WEFTI_SCHEDULER_RUNNING && may_begin(s, number_of(s, rank)) && !mends &&
            !some_left_in_peace(s) && is_own(s);
 }
 
@@ -125,6 +129,7 @@ static bool begin(wefti_scheduler *s, int32_t rank, int32_t number, const char *
     wefti_span seats;
     const bool leaves = wefti_keep_leaves_out(s, number, &seats);
     if (!leaves && !wefti_restart_take(&s->restarts, number, wefti_now_ns())) return false;
+    wefti_restart_went_on(&s->restarts);
     (void)snprintf(s->again.text, sizeof s->again.text, "%s", text);
     end_all(s);
     tell_ranks(s, rank, text);
@@ -135,9 +140,8 @@ static bool begin(wefti_scheduler *s, int32_t rank, int32_t number, const char *
 }
 
 bool wefti_again_died(wefti_scheduler *s, int32_t rank, const char *text) {
-    if (!wefti_again_is_possible(s)) return false;
-    const bool is_rank = rank >= 0 && rank < s->taken;
-    return begin(s, rank, is_rank ? s->slots[rank].number : WEFTI_RESTART_NOBODY, text);
+    if (!wefti_again_is_possible(s, rank)) return false;
+    return begin(s, rank, number_of(s, rank), text);
 }
 
 /* --- launchers --- */
@@ -157,7 +161,7 @@ static wefti_again lost_while_forming(wefti_scheduler *s, const wefti_end *end, 
     wefti_again_state *a = &s->again;
     const int32_t n = end->rank;
     if (a->lost[n] >= starts) return WEFTI_AGAIN_YES; /* asked once more */
-    if (s->gather.since_ns || !may_begin(s)) return WEFTI_AGAIN_NO;
+    if (s->gather.since_ns || !may_begin(s, n)) return WEFTI_AGAIN_NO;
     if (a->follows) return begin(s, n, n, end->text) ? WEFTI_AGAIN_ALL : WEFTI_AGAIN_NO;
     wefti_span seats = {n, 1};
     const bool leaves = wefti_keep_leaves_out(s, n, &seats);
@@ -171,7 +175,7 @@ static wefti_again lost_while_forming(wefti_scheduler *s, const wefti_end *end, 
 /* The launcher may see an end before the connection of that rank has closed. */
 static void lose_rank(wefti_scheduler *s, const wefti_end *end, int starts) {
     const int32_t seat = wefti_slot_of_process(s, end->rank);
-    if (seat < 0 || s->slots[seat].deaths >= starts || !wefti_again_is_possible(s)) return;
+    if (seat < 0 || s->slots[seat].deaths >= starts || !wefti_again_is_possible(s, seat)) return;
     wefti_scheduler_rank_ended_so(s, seat, end);
 }
 

@@ -261,6 +261,7 @@ static void complete(wefti_scheduler *s) {
             if (!s->slots[r].came) s->slots[r].deaths = wefti_again_deaths(s, r);
         }
         s->ranked = true;
+        wefti_restart_went_on(&s->restarts);
         wefti_alike_complete(s);
         s->looked_ns = now;
         wefti_mend_begin(s);

@@ -58,9 +58,10 @@ weft_status wefti_mend_arm(wefti_scheduler *s, int32_t rank, const wefti_frame *
 /* --- deaths --- */
 
 int32_t wefti_mend_used(const wefti_scheduler *s) {
-    int32_t used = wefti_restart_used(&s->restarts, wefti_now_ns());
-    for (int32_t r = 0; r < s->taken; r++) used -= s->slots[r].awaited || s->slots[r].newcomer;
-    return used > 0 ? used : 0;
+    const int32_t used = wefti_restart_used(&s->restarts, wefti_now_ns());
+    bool mends = false;
+    for (int32_t r = 0; r < s->taken; r++) mends |= s->slots[r].awaited || s->slots[r].newcomer;
+    return used - (mends && used > 0);
 }
 
 void wefti_mend_halt(wefti_scheduler *s) {
@@ -175,7 +176,8 @@ static bool can_be_mended(wefti_scheduler *s, int32_t rank, const char **why) {
     if (!m->seats || s->state != WEFTI_SCHEDULER_RUNNING) return false;
     if (s->options.restarts <= 0 && !wefti_mend_is_elastic(s) && !m->gathered) return false;
     if (m->armed < s->taken)
-        *why = s->restarts.all > 0 && !wefti_restart_may(&s->restarts, wefti_now_ns())
+        *why = s->restarts.all > 0 &&
+                       !wefti_restart_may(&s->restarts, s->slots[rank].number, wefti_now_ns())
                    ? refusal(s, rank, "the ranks are not started again")
                    : "; not all ranks could be mended yet (recovery.enabled)";
     else if (wefti_mend_some_left(s))
@@ -417,6 +419,7 @@ weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank, const wefti_frame
     s->mend.was = true;
     s->mend.later_size = 0;
     wefti_doubt_forget(s);
+    wefti_restart_went_on(&s->restarts);
     s->whole = generation;
     wefti_go_encode(generation, wefti_restart_used(&s->restarts, wefti_now_ns()), body);
     for (int32_t r = 0; r < s->taken; r++) {

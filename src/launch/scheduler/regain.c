@@ -103,20 +103,24 @@ static void note_halt(wefti_scheduler *s, int32_t missing, int32_t missing_count
                        (int)missing);
 }
 
-/* When the earlier ones were is not known: they count as of now. So does each empty seat. */
+/* When the earlier ones were is not known: they count as of now. So do the empty seats and those
+ * with new processes, all of them once. */
 static void count_restarts(wefti_scheduler *s, int32_t earlier) {
     const int64_t now = wefti_now_ns();
     for (int32_t i = 0; i < earlier; i++)
         if (!wefti_restart_take(&s->restarts, WEFTI_RESTART_NOBODY, now)) break;
-    for (int32_t r = 0; r < s->taken; r++)
-        if (!s->slots[r].client)
-            s->slots[r].awaited = wefti_restart_take(&s->restarts, s->slots[r].number, now);
+    for (int32_t r = 0; r < s->taken; r++) {
+        wefti_member_slot *slot = &s->slots[r];
+        if (slot->client && !slot->newcomer) continue;
+        const bool counts = wefti_restart_take(&s->restarts, slot->number, now);
+        slot->awaited = !slot->client && counts;
+    }
 }
 
 /* leaves: the world is ending, and those that are missing have left. */
 static weft_status begin_mending(wefti_scheduler *s, bool leaves) {
     wefti_mending_state *m = &s->mend;
-    int32_t missing = 0, count = 0, new_ones = 0, used = 0;
+    int32_t missing = 0, count = 0, used = 0;
     wefti_mend_begin(s);
     if (leaves) return WEFT_OK;
     WEFT_REQUIRE(m->seats, WEFT_E_NOMEM, "no memory for the ranks that have come back");
@@ -129,13 +133,12 @@ static weft_status begin_mending(wefti_scheduler *s, bool leaves) {
             (void)wefti_mending_returned(&m->world, r, (int64_t)slot->join.generation,
                                          slot->join.mends, slot->newcomer);
             if (slot->join.used > used) used = slot->join.used;
-            new_ones += slot->newcomer;
             continue;
         }
         (void)wefti_mending_missing(&m->world, r);
         if (count++ == 0) missing = r;
     }
-    count_restarts(s, used + new_ones);
+    count_restarts(s, used);
     s->generation = (uint64_t)m->world.generation;
     m->since_ns = wefti_now_ns();
     m->was = m->gathered = true;

@@ -303,8 +303,9 @@ weft_status wefti_again_create(wefti_scheduler *s) WEFT_CHECKED;
 void wefti_again_free(wefti_scheduler *s);
 /* All have left, and one comes for the next world, which is forming from now on. */
 void wefti_again_next_world(wefti_scheduler *s);
-/* Whether all processes could be started again, if this world lost one. */
-bool wefti_again_is_possible(const wefti_scheduler *s);
+/* Whether all processes could be started again, if this world lost the rank; -1: none that is
+ * known. */
+bool wefti_again_is_possible(const wefti_scheduler *s, int32_t rank);
 /* A rank has died of a world that cannot be mended. True: all are started again. */
 bool wefti_again_died(wefti_scheduler *s, int32_t rank, const char *text);
 /* A launcher's question: of a world that is forming, or begins again. */
@@ -507,8 +508,8 @@ bool wefti_mend_take_back(wefti_scheduler *s, wefti_client *client, const wefti_
 int32_t wefti_most_ranks(const wefti_scheduler *s);
 /* Makes room for so many ranks. Void afterwards: pointers to slots and seats. */
 weft_status wefti_make_room(wefti_scheduler *s, int32_t ranks) WEFT_CHECKED;
-/* mend.c: restarts that the job has had, besides those for seats that are empty, or whose processes
- * are new: a scheduler that comes later sees these itself. */
+/* mend.c: restarts that the job has had, besides one for all seats that are empty, or whose
+ * processes are new: a scheduler that comes later sees these itself. */
 int32_t wefti_mend_used(const wefti_scheduler *s);
 /* All ranks hear that a generation begins, and why: mend.halt. */
 void wefti_mend_halt(wefti_scheduler *s);

@@ -25,7 +25,8 @@ void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why
     if (s->state != WEFTI_SCHEDULER_RUNNING) return; /* a consequence of the verdict */
     wefti_member_slot *slot = &s->slots[rank];
     slot->dead = true;
-    if (slot->gave_up && !slot->armed && !wefti_again_is_possible(s)) return; /* it has said why */
+    if (slot->gave_up && !slot->armed && !wefti_again_is_possible(s, rank))
+        return; /* it has said why */
     wefti_text text = {0};
     wefti_slot_name(s, rank, &text);
     wefti_text_add(&text, " died: %s; it was ", why);
