@@ -448,15 +448,21 @@ static weft_status run(weft_generator *g, const char *prompt, int64_t bytes,
     return status;
 }
 
+static weft_status take_call(const weft_generator *g, const char *prompt, int64_t prompt_bytes,
+                             const weft_generate_options *options, weft_generate_options *own) {
+    WEFT_REQUIRE(options && (prompt || prompt_bytes == 0) && prompt_bytes >= 0, WEFT_E_ARG,
+                 "generating needs a generator, a prompt and options");
+    WEFT_REQUIRE(!g->rows, WEFT_E_ARG,
+                 "the generator was opened for several texts at once: use weft_generator_run_many");
+    return wefti_generate_take(options, own);
+}
+
 weft_status weft_generator_run(weft_generator *g, const char *prompt, int64_t prompt_bytes,
                                const weft_generate_options *options, weft_generation *out) {
     weft_generation done = {.stop_text = -1};
     weft_generate_options own = weft_generate_defaults();
-    WEFT_REQUIRE(g && options && (prompt || prompt_bytes == 0) && prompt_bytes >= 0, WEFT_E_ARG,
-                 "generating needs a generator, a prompt and options");
-    WEFT_REQUIRE(!g->rows, WEFT_E_ARG,
-                 "the generator was opened for several texts at once: use weft_generator_run_many");
-    WEFT_TRY(wefti_party_agree(&g->party, wefti_generate_take(options, &own)));
+    WEFT_REQUIRE(g, WEFT_E_ARG, "generating needs a generator");
+    WEFT_TRY(wefti_party_agree(&g->party, take_call(g, prompt, prompt_bytes, options, &own)));
     WEFT_TRY(wefti_party_tell(&g->party, run(g, prompt, prompt_bytes, &own, &done)));
     if (out) *out = done;
     return WEFT_OK;

@@ -332,16 +332,23 @@ static weft_status run_shared(weft_generator *g, const weft_prompt *prompts, int
     return status;
 }
 
-weft_status weft_generator_run_many(weft_generator *g, const weft_prompt *prompts, int64_t count,
-                                    const weft_generate_options *options,
-                                    void (*done)(void *context, const weft_generated *text)) {
-    WEFT_REQUIRE(g && options && count >= 0 && (prompts || count == 0), WEFT_E_ARG,
+static weft_status take_call(const weft_generator *g, const weft_prompt *prompts, int64_t count,
+                             const weft_generate_options *options, weft_generate_options *own) {
+    WEFT_REQUIRE(options && count >= 0 && (prompts || count == 0), WEFT_E_ARG,
                  "generating needs a generator, prompts and options");
     WEFT_REQUIRE(g->rows, WEFT_E_ARG,
                  "the generator was opened for one text at a time: set `rows` to 1 or more");
-    weft_generate_options own;
-    WEFT_TRY(wefti_party_agree(&g->party, wefti_generate_take(options, &own)));
-    WEFT_REQUIRE(!own.text, WEFT_E_ARG,
+    WEFT_TRY(wefti_generate_take(options, own));
+    WEFT_REQUIRE(!own->text, WEFT_E_ARG,
                  "texts of many prompts are given whole: `text` must be NULL");
+    return WEFT_OK;
+}
+
+weft_status weft_generator_run_many(weft_generator *g, const weft_prompt *prompts, int64_t count,
+                                    const weft_generate_options *options,
+                                    void (*done)(void *context, const weft_generated *text)) {
+    weft_generate_options own;
+    WEFT_REQUIRE(g, WEFT_E_ARG, "generating needs a generator");
+    WEFT_TRY(wefti_party_agree(&g->party, take_call(g, prompts, count, options, &own)));
     return wefti_party_tell(&g->party, run_shared(g, prompts, count, &own, done));
 }

@@ -182,8 +182,8 @@ unsigned wefti_mending_died(wefti_mending *w, int32_t seat);
  * is being mended, for the scheduler or (`mends`) for the rank, begins again. */
 unsigned wefti_mending_rejoined(wefti_mending *w, bool mends);
 unsigned wefti_mending_filled(wefti_mending *w, int32_t seat);
-/* Fails if survivors contradict each other, which a correct rank never does: WEFT_E_CORRUPT, with
- * both named. The mending then takes all states from the disk. */
+/* WEFT_E_CORRUPT, with both named, if a rank cannot come to the furthest step: its update needs
+ * ranks that have made theirs. The mending then takes all states from the disk. */
 weft_status wefti_mending_stood(wefti_mending *w, int32_t seat, int64_t generation, wefti_stand at,
                                 unsigned *out_actions) WEFT_CHECKED;
 unsigned wefti_mending_whole(wefti_mending *w, int32_t seat, int64_t generation);

@@ -267,6 +267,37 @@ static void wrong_calls_of_one_rank_are_told(void **state) {
     }
 }
 
+typedef struct wrong_call {
+    int64_t rows; /* > 0: of many texts */
+    bool lacks;   /* its prompts */
+} wrong_call;
+
+static weft_status generate_nothing(void *context, weft_world *world) {
+    const wrong_call *c = context;
+    const weft_generator_options o =
+        WEFT_STRUCT(weft_generator_options, .world = world, .threads = 1, .rows = c->rows);
+    const weft_generate_options how = WEFT_STRUCT(weft_generate_options, .tokens = 1);
+    const weft_prompt given = {.text = "a", .bytes = 1};
+    weft_generator *g;
+    TRY(weft_generator_open(in_root("refused"), &o, &g));
+    const weft_status status =
+        c->rows ? weft_generator_run_many(g, c->lacks ? NULL : &given, 1, &how, NULL)
+                : weft_generator_run(g, c->lacks ? NULL : "a", 1, &how, NULL);
+    weft_generator_close(g);
+    return status;
+}
+
+static void calls_that_lack_a_prompt_are_told(void **state) {
+    (void)state;
+    (void)model_of(WEFT_FAMILY_GPT2, "refused");
+    for (int64_t rows = 0; rows <= 1; rows++) {
+        wrong_call two[2] = {{rows, false}, {rows, true}};
+        rank_of_world ranks[2];
+        run_world(2, generate_nothing, two, sizeof *two, ranks);
+        for (int r = 0; r < 2; r++) assert_int_equal(ranks[r].status, WEFT_E_ARG);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_split_writes_the_texts_of_one_device),
@@ -274,6 +305,7 @@ int main(void) {
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(a_failure_of_one_rank_is_told),
         cmocka_unit_test(wrong_calls_of_one_rank_are_told),
+        cmocka_unit_test(calls_that_lack_a_prompt_are_told),
     };
     return cmocka_run_group_tests(tests, data_setup, data_teardown);
 }
