@@ -123,7 +123,8 @@ static weft_status check_tokens(const weft_infer *f, const int32_t *tokens, int6
 }
 
 static weft_status check_call(const weft_infer *f, int64_t samples, int64_t length,
-                              const void *input) {
+                              const void *input, const float *output) {
+    WEFT_REQUIRE(input && output, WEFT_E_ARG, "a pass needs an input and an output");
     WEFT_REQUIRE(samples >= 1, WEFT_E_ARG, "samples must be 1 or more, not %lld",
                  (long long)samples);
     if (!f->language) {
@@ -163,9 +164,9 @@ static void take_logits(const weft_infer *f, float *to, int64_t count, int64_t l
 
 weft_status weft_infer_run(weft_infer *f, int64_t samples, int64_t length, const void *input,
                            float *output) {
-    WEFT_REQUIRE(f && input && output, WEFT_E_ARG, "a pass needs a model, an input and an output");
+    WEFT_REQUIRE(f, WEFT_E_ARG, "a pass needs a model");
     wefti_built *b = &f->model.built;
-    weft_status status = check_call(f, samples, length, input);
+    weft_status status = check_call(f, samples, length, input, output);
     WEFT_TRY(wefti_party_agree(&b->setup->party, status));
     const int64_t in = f->language ? 4 * length : weft_desc_bytes(&f->input),
                   out = f->language ? length * f->output.shape[1] : weft_desc_elems(&f->output);

@@ -455,7 +455,7 @@ static void what_does_not_fit_is_refused(void **state) {
 /* ---- one rank's wrong calls ---- */
 
 typedef enum call { EVALUATES, OPENS, READS_FILES, CALLS } call;
-typedef enum fault { NO_FAULT, NO_CHECKPOINT, LATER_MEMBER } fault;
+typedef enum fault { NO_FAULT, NO_CHECKPOINT, LATER_MEMBER, NO_INPUT } fault;
 
 typedef struct caller {
     call call;
@@ -501,6 +501,25 @@ static weft_status call_wrongly(void *context, weft_world *world) {
     return calls[c->call](c, world);
 }
 
+/* A pass whose input one rank lacks. */
+static weft_status pass_wrongly(void *context, weft_world *world) {
+    const caller *c = context;
+    const weft_infer_options o =
+        WEFT_STRUCT(weft_infer_options, .checkpoint = c->checkpoint, .batch = 2);
+    weft_infer *model;
+    TRY(weft_infer_open(world, c->job, &o, &model));
+    const weft_infer_info info = weft_infer_info_of(model);
+    const int64_t length = info.input.rank == 1 ? info.input.shape[0] : 0;
+    void *input = calloc((size_t)weft_desc_bytes(&info.input), 1);
+    float *output = calloc((size_t)weft_desc_elems(&info.output), sizeof *output);
+    const weft_status status =
+        weft_infer_run(model, 1, length, c->fault == NO_INPUT ? NULL : input, output);
+    free(input);
+    free(output);
+    weft_infer_close(model);
+    return status;
+}
+
 /* Rank 0 is the one that calls wrongly, so that the other waits for what rank 0 reads. */
 static void wrong_calls_of_one_rank_are_told(void **state) {
     (void)state;
@@ -518,6 +537,11 @@ static void wrong_calls_of_one_rank_are_told(void **state) {
         assert_int_equal(ranks[0].status, wrong == NO_CHECKPOINT ? WEFT_E_ARG : WEFT_E_NO_IMPL);
         assert_int_equal(ranks[1].status, WEFT_E_PEER); /* it names rank 0, and its error */
     }
+    caller two[2] = {{.fault = NO_INPUT, .checkpoint = checkpoint, .job = job},
+                     {.fault = NO_FAULT, .checkpoint = checkpoint, .job = job}};
+    rank_of_world ranks[2];
+    run_world(2, pass_wrongly, two, sizeof *two, ranks);
+    for (int r = 0; r < 2; r++) assert_int_equal(ranks[r].status, WEFT_E_ARG);
     weft_job_free(job);
     ASSERT_OK(wefti_remove_tree(in_root(f->name)));
 }
