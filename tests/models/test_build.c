@@ -235,7 +235,8 @@ static void products_of_blocks_in_8_bits(void **state) {
             continue;
         }
         ASSERT_OK(status);
-        assert_int_equal(products(g, NULL), of_block[wefti_family_style_of(c.family)]);
+        const int known = of_block[wefti_family_style_of(c.family)]; /* 0: a style of its own */
+        assert_true(known ? products(g, NULL) == known : products(g, NULL) > 0);
         assert_int_equal(products(g, "moe_linear") > 0, c.experts > 0);
         weft_graph_destroy(g);
         g = built(&c, WEFT_USE_TRAIN, 2, 0, WEFT_BF16);
