@@ -80,9 +80,8 @@ typedef struct wefti_sim_rank {
     int32_t rank, members; /* the lowest rank, and how many ranks */
     wefti_sim_end *ends;
     int32_t count;
-    wefti_sim_copy *copies; /* [moves]: those of the program; 0: none of them is a copy */
-    int32_t moves;
-    wefti_moment copied; /* when the stream of copies between spaces is free */
+    wefti_sim_copy *copies; /* [moves of the program] */
+    wefti_moment copied;    /* when the stream of copies between spaces is free */
     double slow;
     wefti_moment now;
     int32_t turn; /* how many posts the rank has made at this instant */

@@ -205,12 +205,9 @@ static weft_status time_transfers(wefti_sim *sim, wefti_sim_rank *r, const group
 static weft_status time_copies(const wefti_sim *sim, wefti_sim_rank *r) {
     const wefti_program *p = r->program;
     const wefti_figure *rate = &sim->options->machine->device.host_bytes_per_second;
-    for (int32_t i = 0; i < p->move_count; i++)
-        if (p->moves[i].way == WEFTI_WAY_SPACES) r->moves = p->move_count;
-    if (!r->moves) return WEFT_OK;
-    r->copies = make(sim, r->moves, sizeof *r->copies);
+    r->copies = make(sim, p->move_count, sizeof *r->copies);
     WEFT_REQUIRE(r->copies, WEFT_E_NOMEM, "no memory to simulate %d ranks", sim->world);
-    for (int32_t i = 0; i < r->moves; i++) {
+    for (int32_t i = 0; i < p->move_count; i++) {
         const double bytes = (double)p->moves[i].bytes;
         r->copies[i].duration = picoseconds(
             rate->source ? bytes / rate->value : wefti_copy_seconds(sim->options->machine, bytes));
