@@ -268,9 +268,9 @@ static weft_status run_step(wefti_rank_device *d, const wefti_program *p, wefti_
     case WEFTI_STEP_LOSS:
         return run_loss(d, p, step, options);
     case WEFTI_STEP_POST:
-        return wefti_run_post(d, p, b, step);
+        return wefti_run_post(d, b, step);
     case WEFTI_STEP_WAIT:
-        return wefti_run_wait(d, p, b, step);
+        return wefti_run_wait(d, b, step);
     }
     return WEFT_OK;
 }

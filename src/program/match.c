@@ -275,12 +275,8 @@ static weft_status play_step(wefti_match *m, wefti_match_rank *r, const wefti_st
     int32_t micro = wefti_cursor_micro(r->program, m->section, &r->at);
     if (step->kind == WEFTI_STEP_CALL) return play_call(m, r, step, micro);
     if (step->kind != WEFTI_STEP_POST && step->kind != WEFTI_STEP_WAIT) return WEFT_OK;
-    WEFT_REQUIRE(step->move >= 0 && step->move < r->program->move_count, WEFT_E_MISMATCH,
-                 "rank %d, step '%s': move number %d does not exist; the program has %d",
-                 r->program->rank, step->name, step->move, r->program->move_count);
-    if (wefti_step_copy(r->program, step)) return WEFT_OK;
-    const int32_t index = wefti_step_transfer_of(r->program, step);
-    WEFT_TRY(side_of(r, step, micro, NULL, index, &side));
+    WEFT_TRY(side_of(r, step, micro, NULL, step->transfer, &side));
+    int32_t index = step->transfer;
     return step->kind == WEFTI_STEP_POST ? post(m, r, index, &side) : wait(m, r, index, &side);
 }
 

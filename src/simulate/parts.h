@@ -52,13 +52,6 @@ typedef struct wefti_sim_end {
     int64_t at[WEFTI_COMM_DEPTH];     /* when they were posted; for spans */
 } wefti_sim_end;
 
-/* A copy between spaces in one player's table of moves. `end`: of each post under way. */
-typedef struct wefti_sim_copy {
-    int64_t duration;
-    uint32_t posted, waited;
-    wefti_moment end[WEFTI_COMM_DEPTH];
-} wefti_sim_copy;
-
 /* What players with one program share. */
 typedef struct wefti_sim_timing {
     const wefti_program *program;
@@ -80,8 +73,6 @@ typedef struct wefti_sim_rank {
     int32_t rank, members; /* the lowest rank, and how many ranks */
     wefti_sim_end *ends;
     int32_t count;
-    wefti_sim_copy *copies; /* [moves of the program] */
-    wefti_moment copied;    /* when the stream of copies between spaces is free */
     double slow;
     wefti_moment now;
     int32_t turn; /* how many posts the rank has made at this instant */
