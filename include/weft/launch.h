@@ -51,10 +51,10 @@ typedef struct weft_launch_options {
     bool bind_cores;             /* spread the cores over the processes */
     double join_seconds, heartbeat_seconds, wait_seconds; /* as in weft_world_options */
     double grace_seconds; /* time between the request to end and the kill; 0: 5 */
-    /* So often, in all, ranks that are lost are started again while the others wait: by a signal,
-     * by exit code 75, or because they are silent. Those lost within a second of each other count
-     * once. Only once all ranks run with recovery. 0: never, and the job ends with the first such
-     * rank. The same on all hosts. */
+    /* How often in all the launcher starts lost ranks again, while the others wait. A rank is lost
+     * by a signal, by exit code 75, or if it is silent. Those lost within a second of each other
+     * count once. Only once all ranks run with recovery. 0: never, and the job ends with the first
+     * such rank. The same on all hosts. */
     int restarts;
     /* A restart no longer counts after so long; 0: 3600. The same on all hosts. */
     double restart_window_seconds;

@@ -1,5 +1,5 @@
-/* Products with operands in 8 bits, for predictions: memory of the kernel of other backends, and of
- * the copies of casts, which live as long as the product. No kernel of these products exists. */
+/* Products with operands in 8 bits, for predictions. No kernel of them exists. Their memory is that
+ * of another backend's kernel and of the results of casts, which live as long as the product. */
 #include "backend/backend.h"
 #include "base/memory.h"
 

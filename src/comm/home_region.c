@@ -4,8 +4,8 @@
 #include "layout/slab.h"
 #include "layout/transfer.h"
 
-/* The next block of a region: a slab of it, from its element `at` on, of which the home has all
- * elements from the first to the last one in WEFTI_HOME_BLOCK bytes. */
+/* The next block of a region: a slab that begins at its element `at`. In the home, the range from
+ * the slab's first to its last element has at most WEFTI_HOME_BLOCK bytes. */
 typedef struct region_block {
     wefti_region slab;
     int64_t elems;       /* of the slab */

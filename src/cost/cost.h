@@ -11,9 +11,10 @@
  * - Depth: a tile of depth d takes as long as one of d + tile_depth at the full rate, since units
  *   load the first operands before they compute, and store results after that.
  * - Alignment: if rows of an operand are no multiples of aligned_bytes, loads are narrower.
- * - Products with operands in 8 bits (attribute f8): a cast of each operand comes before, a kernel
- *   that reads it and writes a byte for each element. The product reads these bytes, at the rate of
- *   f8. Scales are those of the step before (delayed scaling), so nothing is read twice.
+ * - Products with operands in 8 bits (attribute f8): a cast of each operand comes before. It is a
+ *   kernel that reads the operand and writes a byte for each element. The product reads these
+ * bytes, at the rate of f8. Scales are those of the step before (delayed scaling), so nothing is
+ * read twice.
  *
  * Transfers. A group has n_l blocks of level l - 1 in each block of level l. Collectives run level
  * by level, as hierarchical algorithms do. With one level, these are the usual ring and tree.

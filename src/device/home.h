@@ -7,8 +7,8 @@
  *
  * - wefti_home_read and wefti_home_write copy a range of any length.
  * - wefti_home_map gives the address of a range of at most WEFTI_HOME_BLOCK bytes. On a direct
- *   device this is the memory itself, without a copy. On others it is a buffer of the host, which
- *   is copied from the device when the mapping begins, or to it when the mapping ends.
+ *   device this is the memory itself, without a copy. On others it is a buffer of the host. It is
+ *   copied from the device when the mapping begins, or to the device when the mapping ends.
  *
  * The calls wait for the work that the device's stream has published. Any thread may make them. */
 #ifndef WEFTI_HOME_H

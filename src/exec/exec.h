@@ -27,8 +27,8 @@ void wefti_rank_device_destroy(wefti_rank_device *device); /* before its comm */
  * program must outlive the device. */
 weft_status wefti_rank_device_bind(wefti_rank_device *device,
                                    const wefti_program *program) WEFT_CHECKED;
-/* Takes back what was done for a program: its endpoints, and the persistent memory behind that of
- * the other programs. */
+/* Frees the endpoints of a program, and its persistent memory, which lies behind that of the other
+ * programs. */
 void wefti_rank_device_forget(wefti_rank_device *device, const wefti_program *program,
                               wefti_footprint others);
 /* Copies the used part of the arenas into those of another device, of the same sizes. The work of

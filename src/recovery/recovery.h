@@ -1,7 +1,7 @@
 /* The protocol by which a world goes on after a process has died, as pure state machines: two for
  * each rank, one for the scheduler. They hold no sockets, clocks or tensors, and call nothing.
- * An event goes in, and what to do comes out. docs/design/recovery.md has the tables of states, the
- * rules, and what they promise; tests/launch/test_recovery.c explores all interleavings.
+ * An event goes in, and actions come out. docs/design/recovery.md has the tables of states, the
+ * rules, and their guarantees. tests/launch/test_recovery.c explores all interleavings.
  *
  * Words: a *seat* is the place of a rank in its world. Another process can take it. The *holders*
  * of a seat are the ranks that have its state too: replicas, or buddies with a copy. A step is
@@ -165,9 +165,9 @@ typedef enum wefti_mending_action {
 /* A world of which all seats are filled and make steps. */
 void wefti_mending_begin(wefti_mending *w, int32_t size, wefti_seat *seats, int64_t generation);
 
-/* A world of which this scheduler knows nothing but the size: the one before has died. `least` is
- * not below any generation that the one before may have begun: a process may know it that does not
- * come back before others go on. */
+/* A world of which this scheduler knows the size only: the scheduler before it has died. `least` is
+ * at least as high as each generation that the scheduler before may have begun. A process may know
+ * such a generation and come back after others have gone on. */
 void wefti_mending_gather(wefti_mending *w, int32_t size, wefti_seat *seats, int64_t least);
 
 /* Events. Each returns wefti_mending_action bits. */

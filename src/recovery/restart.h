@@ -73,8 +73,8 @@ int32_t wefti_restart_row(const wefti_restart_budget *b, int32_t number, int64_t
                           int64_t *out_ns);
 /* With so many it keeps failing: a world that may go on without it does. */
 enum { WEFTI_RESTART_KEEPS_FAILING = 5 };
-/* How often a host, with ranks [first, first + count), has failed in a row, if a spare one is to
- * take its place; else 0. It keeps failing, or this would be the last restart. */
+/* How often the host with ranks [first, first + count) has failed in a row, if a spare host is to
+ * take its place; else 0. The host keeps failing, or this would be the last restart. */
 int32_t wefti_restart_leaves_out(const wefti_restart_budget *b, int32_t number, int32_t first,
                                  int32_t count, int64_t now_ns, int64_t *out_ns);
 

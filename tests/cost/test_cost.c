@@ -121,9 +121,9 @@ static const weft_node *last_node(const weft_graph *g) {
     return &g->root->nodes[g->root->node_count - 1];
 }
 
-/* x [16, 9] in bf16 times w [9, 16] in f32: casts take 144 elements each at 10 a second, which is
- * longer than their bytes (288 and 576 to read, 144 to write) take at 50 a second. The product
- * reads 288 bytes and writes 512, and takes 4608 operations. */
+/* x [16, 9] in bf16 is multiplied by w [9, 16] in f32. Each cast computes 144 elements at 10 a
+ * second. It reads 288 or 576 bytes and writes 144, at 50 bytes a second, which takes no longer.
+ * The product reads 288 bytes, writes 512, and takes 4608 operations. */
 static void casts_come_before_products_in_8_bits(void **state) {
     (void)state;
     wefti_machine_model m = {.device = device, .level_count = 1, .host_level = 0};

@@ -1,5 +1,5 @@
-/* Programs with memory in two spaces: steps copy between them, each space has arenas and a peak of
- * its own, and the builder refuses a step that works on bytes which only copies reach.
+/* Programs with memory in two spaces. Steps copy between them, and each space has arenas and a peak
+ * of its own. If another kind of step works on host memory, the builder refuses it.
  * (weft-test: threads) */
 #include "support.h"
 

@@ -240,7 +240,7 @@ static void a_failure_of_one_rank_is_told(void **state) {
     assert_rank_fails(&ranks[1], 1, WEFT_E_NOT_FOUND, "nothere.json");
 }
 
-/* What one rank's call lacks, or has too much of, is no wait for the others. */
+/* If one rank's call lacks the path, or sets an unknown member, the others do not wait. */
 static weft_status open_nothing(void *context, weft_world *world) {
     const int lacks = *(const int *)context;
     weft_generator *g = NULL;

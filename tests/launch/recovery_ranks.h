@@ -68,8 +68,7 @@ typedef struct rank {
     unsigned pieces, torn; /* whose parameters came since the update, or the mend; and not whole */
     unsigned members;      /* the processes of its world */
     bool wards;            /* the ward's gradients came */
-    /* What is so, which the machines must know: of which step its state is, and its copy; -1: none.
-     */
+    /* The true steps of its state and of its copy, which the machines must know too; -1: none. */
     int64_t has, keeps;
     bool apart, borrowed; /* its parameters are not gathered; its state is of a repair under way */
     bool moves;           /* to a world of another size */

@@ -155,9 +155,9 @@ static void memory_is_compared(void **state) {
     close_model(&m);
 }
 
-/* The driver shows whole allocations, the context, and the buffers of each group of ranks: of dp,
- * of tp; of the messages between stages, and of the stages that share the embedding. A checkpoint
- * is as long as the disk takes. */
+/* The driver shows whole allocations, the context, and the buffers of each group of ranks. Groups
+ * are those of dp, of tp, of messages between stages, and of stages that share the embedding.
+ * A checkpoint is as long as the disk takes. */
 static void drivers_show_more(void **state) {
     (void)state;
     static const struct {

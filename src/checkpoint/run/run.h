@@ -38,8 +38,8 @@ weft_status wefti_run_steps(const char *dir, int64_t **out_steps, int64_t *out_c
 weft_status wefti_run_step_path(const char *dir, int64_t step, char **out,
                                 bool *out_sliced) WEFT_CHECKED;
 
-/* Refuses a folder rank_N of a sliced run, by its newest readable step: it has steps as a run has,
- * but only a part of each. */
+/* Refuses a folder rank_N of a sliced run, which has steps as a run has, but only a part of each.
+ * It looks at the newest readable step. */
 weft_status wefti_run_refuse_part(const char *dir) WEFT_CHECKED;
 
 /* The manifest of step N of a run. WEFT_E_CORRUPT: it is damaged, or of another step. */

@@ -91,8 +91,8 @@ wefti_again wefti_scheduler_awaits(wefti_scheduler *scheduler, const wefti_end *
 bool wefti_scheduler_goes_on(wefti_scheduler *scheduler, const wefti_end *end);
 /* Why all were started again the last time; wefti_free it. NULL: no memory. */
 char *wefti_scheduler_again_text(wefti_scheduler *scheduler);
-/* What users should know (a process of another job was refused, a host is left out): the note after
- * the first *count, which then counts it too; wefti_free it. NULL: there is none. */
+/* The next note for users (a process of another job was refused, a host is left out), behind the
+ * first *count. *count then counts it too. wefti_free it. NULL: there is none. */
 char *wefti_scheduler_noted(wefti_scheduler *scheduler, int64_t *count);
 /* How many processes of that rank are dead to the others. One of them may run still. */
 int wefti_scheduler_deaths(wefti_scheduler *scheduler, int32_t rank);

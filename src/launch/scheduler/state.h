@@ -469,9 +469,9 @@ void wefti_keep_tell(wefti_scheduler *s, int32_t rank); /* how many processes th
 wefti_again wefti_keep_answer(wefti_scheduler *s, const wefti_end *end, int starts);
 /* SEATS for its `watch`. False: no memory. */
 bool wefti_keep_say(wefti_scheduler *s, wefti_client *client);
-/* Whether the host whose process with this number was lost keeps failing, and a spare launcher is
- * to fill its seats, which are *out. Then that counts as a restart. The caller ends what the other
- * seats have, and hands over. */
+/* Whether a spare launcher is to fill the seats of the host that lost this process: the host keeps
+ * failing. *out: its seats. If so, that counts as a restart. The caller ends the processes of the
+ * other seats, and hands the seats over. */
 bool wefti_keep_leaves_out(wefti_scheduler *s, int32_t number, wefti_span *out);
 void wefti_keep_hand_over(wefti_scheduler *s, const wefti_span *seats);
 /* Whether no other launcher that is here fills the seat of a process that comes; else it is refused
@@ -508,8 +508,8 @@ bool wefti_mend_take_back(wefti_scheduler *s, wefti_client *client, const wefti_
 int32_t wefti_most_ranks(const wefti_scheduler *s);
 /* Makes room for so many ranks. Void afterwards: pointers to slots and seats. */
 weft_status wefti_make_room(wefti_scheduler *s, int32_t ranks) WEFT_CHECKED;
-/* mend.c: restarts that the job has had, besides one for all seats that are empty, or whose
- * processes are new: a scheduler that comes later sees these itself. */
+/* mend.c: restarts that the job has had. One restart does not count: that of all seats that are
+ * empty or have new processes. A scheduler that comes later sees it itself. */
 int32_t wefti_mend_used(const wefti_scheduler *s);
 /* All ranks hear that a generation begins, and why: mend.halt. */
 void wefti_mend_halt(wefti_scheduler *s);

@@ -94,9 +94,8 @@ static bool has_ended(wefti_process *p) {
 /* Of several that fail, the cause is told: the first, and rather one that died than one that ended
  * by itself, which may have been for the other's sake. After a request to stop, a rank that says
  * "try again" waited in vain for another: the other's own failure is the cause. Without a request
- * to this launcher the others may fail on account of the rank that wants to begin again. They were
- * not asked to save anything, so what a hung one loses is no more than what trying again repeats.
- */
+ * to this launcher the others may fail on account of the rank that wants to begin again. Nobody
+ * asked them to save. So a hung rank loses no more work than another try repeats. */
 static bool is_better_cause(const watch *w, const wefti_process *p) {
     if (w->l->failed < 0) return false;
     const wefti_process *named = &w->l->processes[w->l->failed];

@@ -193,9 +193,9 @@ static double growth_of_waits(double x, double each, double latency) {
 }
 
 /* Transfers of an axis take at least as long as those of two devices on the innermost links, since
- * more devices have no fewer bytes and latencies. Collectives on more devices take longer. With
- * experts on split sequences or on ranks of tp other numbers of devices may have other collectives:
- * one sums what experts get, another gathers their inputs. So these do not count. */
+ * more devices have no fewer bytes and latencies. Collectives on more devices take longer. If
+ * experts are on split sequences or on ranks of tp, other numbers of devices may have other
+ * collectives. One sums inputs of experts, another gathers them. So these do not count. */
 static weft_status add_axis(wefti_joint_branch *s, const wefti_degrees *d, const wefti_degrees *two,
                             const wefti_joint_axis *a, double samples, wefti_joint_call *calls,
                             wefti_joint_about *about) {
@@ -456,9 +456,9 @@ double wefti_joint_least_of_levels(const wefti_joint_branch *s, const wefti_join
     return least;
 }
 
-/* Guesses of bytes are at most 8 % too small in plans of published dense models, and at most 23 %
- * too large: with gradients of weights apart and few stages. With experts on ranks of tp they leave
- * out working memory of a call: 36 % of a small mixture with many samples. */
+/* In plans of published dense models, guesses of bytes are at most 8 % too small. They are at most
+ * 23 % too large, if gradients of weights are apart and stages are few. With experts on ranks of tp
+ * they leave out working memory of a call: 36 % of a small mixture with many samples. */
 wefti_joint_fitting wefti_joint_fitting_of(const wefti_joint_branch *s, double about) {
     const double limit = (double)s->j.limit;
     return about <= WEFTI_GUESS_MARGIN * limit    ? WEFTI_JOINT_FITS

@@ -72,8 +72,8 @@ double wefti_joint_guess_exposed(const wefti_joint_branch *s, const wefti_degree
  * gpipe and 1f1b: a stage begins behind the forward pass of those before it, and ends before their
  * backward pass. So it waits for the whole microbatch. Interleaved: the largest chunk of it, of
  * whole blocks.
- * Zero bubble: gradients of weights fill as much time, so what is left is F + B - W (Qi et al.,
- * 2024, table 1). With two chunks it is F + B - 2 W, and the stages begin behind the forward pass
+ * Zero bubble: gradients of weights fill as much time, and F + B - W remains (Qi et al., 2024,
+ * table 1). With two chunks it is F + B - 2 W, and the stages begin behind the forward pass
  * of one chunk. */
 static double waited_for(const wefti_joint *j, const wefti_degrees *d) {
     const double kind = d->recompute == WEFT_RECOMPUTE_FULL ? 1.0 / 4 : 1.0 / 3;
