@@ -67,7 +67,6 @@ struct weft_graph {
     wefti_assign *assigns;
     int64_t assign_count, assign_cap;
     int32_t loss; /* root value, -1 if none */
-    bool f8;      /* products that are added now get the attribute f8 */
     weft_status status;
     char *message;
     struct wefti_builder *builder; /* cells being built, handles: build.c */

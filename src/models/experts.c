@@ -12,8 +12,8 @@
 #include <math.h>
 
 #include "models/family.h"
-#include "graph/graph.h"
 #include "models/models.h"
+#include "ops/common.h"
 
 static bool balances(const wefti_model_build *b) {
     return b->use == WEFT_USE_TRAIN && b->c->experts > 0 && b->c->aux_loss > 0;
@@ -97,8 +97,5 @@ weft_value wefti_expert_dense(const wefti_model_build *b, weft_value x, const we
     wefti_model_join(full, name, "weight");
     weft_value w = transposed ? wefti_weight(b, full, init, experts, out, in, 0)
                               : wefti_weight(b, full, init, experts, in, out, 0);
-    b->g->f8 = b->f8;
-    const weft_value y = weft_moe_linear(b->g, x, w, transposed, routing);
-    b->g->f8 = false;
-    return y;
+    return wefti_op_moe_linear(b->g, x, w, transposed, routing, b->f8);
 }

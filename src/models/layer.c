@@ -1,15 +1,12 @@
 /* Layers that families use and other programs may use: weft/layer.h. */
 #include <math.h>
 
-#include "graph/graph.h"
 #include "models/models.h"
+#include "ops/common.h"
 
 weft_value wefti_product(const wefti_model_build *b, weft_value x, weft_value weight,
                          weft_value bias, bool transposed) {
-    b->g->f8 = b->f8;
-    const weft_value y = weft_linear(b->g, x, weight, bias, transposed);
-    b->g->f8 = false;
-    return y;
+    return wefti_op_linear(b->g, x, weight, bias, transposed, b->f8);
 }
 
 /* Without `b`, the weight is f32. */

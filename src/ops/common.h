@@ -133,6 +133,11 @@ weft_value wefti_op_sum_to(weft_graph *g, weft_value x, const weft_desc *to); /*
 weft_value wefti_op_broadcast_to(weft_graph *g, weft_value x, const weft_desc *to); /* shape only */
 /* A scalar constant with the dtype of `like`. */
 weft_value wefti_op_scalar(weft_graph *g, weft_value like, double value);
+/* weft_linear and weft_moe_linear. f8: with operands in 8 bits. */
+weft_value wefti_op_linear(weft_graph *g, weft_value x, weft_value weight, weft_value bias,
+                           bool transposed, bool f8);
+weft_value wefti_op_moe_linear(weft_graph *g, weft_value x, weft_value weight, bool transposed,
+                               const weft_routing *routing, bool f8);
 
 /* ---- lowering ---- */
 

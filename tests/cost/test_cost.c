@@ -6,9 +6,7 @@
 
 #include "backend/backend.h"
 #include "cost/cost.h"
-#include "graph/graph.h"
-#include "weft/graph.h"
-#include "weft/ops.h"
+#include "ops/common.h"
 
 static void near_to(double got, double wanted) {
     if (!(fabs(got - wanted) <= 1e-9 * fabs(wanted))) fail_msg("%.17g, not %.17g", got, wanted);
@@ -135,8 +133,7 @@ static void casts_come_before_products_in_8_bits(void **state) {
     const weft_value w = weft_param(g, "w", WEFT_DESC(WEFT_F32, 9, 16), (weft_init){0});
     const double casts = 2 * (3 + 144 / 10.0);
     for (int f8 = 0; f8 < 2; f8++) {
-        g->f8 = f8;
-        (void)weft_linear(g, x, w, WEFT_NO_VALUE, false);
+        (void)wefti_op_linear(g, x, w, WEFT_NO_VALUE, false, f8);
         ASSERT_OK(weft_graph_status(g));
         const weft_node *n = last_node(g);
         wefti_node_cost(n, &cost);

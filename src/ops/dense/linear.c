@@ -312,8 +312,13 @@ const weft_op_def weft_op_linear_grad_weight = {
     .cases = cases_grad_weight,
 };
 
+weft_value wefti_op_linear(weft_graph *g, weft_value x, weft_value weight, weft_value bias,
+                           bool transposed, bool f8) {
+    return wefti_graph_add1(g, &weft_op_linear, 3, (weft_value[]){x, weight, bias}, 2,
+                            (wefti_attr[]){WEFTI_I(transposed, transposed), WEFTI_I(f8, f8)});
+}
+
 weft_value weft_linear(weft_graph *g, weft_value x, weft_value weight, weft_value bias,
                        bool transposed) {
-    return wefti_graph_add1(g, &weft_op_linear, 3, (weft_value[]){x, weight, bias}, 2,
-                            (wefti_attr[]){WEFTI_I(transposed, transposed), WEFTI_I(f8, g->f8)});
+    return wefti_op_linear(g, x, weight, bias, transposed, false);
 }

@@ -276,9 +276,14 @@ const weft_op_def weft_op_moe_linear_grad_weight = {
     .cases = cases_grad_weight,
 };
 
-weft_value weft_moe_linear(weft_graph *g, weft_value x, weft_value weight, bool transposed,
-                           const weft_routing *routing) {
+weft_value wefti_op_moe_linear(weft_graph *g, weft_value x, weft_value weight, bool transposed,
+                               const weft_routing *routing, bool f8) {
     return wefti_graph_add1(g, &weft_op_moe_linear, 3,
                             (weft_value[]){x, weight, routing ? routing->count : WEFT_NO_VALUE}, 2,
-                            (wefti_attr[]){WEFTI_I(transposed, transposed), WEFTI_I(f8, g->f8)});
+                            (wefti_attr[]){WEFTI_I(transposed, transposed), WEFTI_I(f8, f8)});
+}
+
+weft_value weft_moe_linear(weft_graph *g, weft_value x, weft_value weight, bool transposed,
+                           const weft_routing *routing) {
+    return wefti_op_moe_linear(g, x, weight, transposed, routing, false);
 }
