@@ -161,15 +161,6 @@ static inline weft_status wefti_stream_add(wefti_stream *s, weft_dtype dtype, vo
  * call returns. Any thread may call it. device NULL: both are memory of this process. */
 weft_status wefti_device_copy(wefti_device *device, void *to, wefti_space to_space,
                               const void *from, wefti_space from_space, int64_t bytes) WEFT_CHECKED;
-/* The same to or from device memory. */
-static inline weft_status wefti_device_write(wefti_device *device, void *to, const void *from,
-                                             int64_t bytes) {
-    return wefti_device_copy(device, to, WEFTI_SPACE_DEVICE, from, WEFTI_SPACE_HOST, bytes);
-}
-static inline weft_status wefti_device_read(wefti_device *device, void *to, const void *from,
-                                            int64_t bytes) {
-    return wefti_device_copy(device, to, WEFTI_SPACE_HOST, from, WEFTI_SPACE_DEVICE, bytes);
-}
 
 /* ---- host code that works on device memory ---- */
 

@@ -4,6 +4,7 @@
 #include "support.h"
 
 #pragma GCC diagnostic ignored "-Wunused-function" /* not all of it is needed here */
+#include "device_bytes.h"
 #include "processes.h"
 
 enum { PAGE = 4096, PAGES = 64, BYTES = PAGES * PAGE, ELEMS = BYTES / 4 };
@@ -139,15 +140,13 @@ static void reduce_in_arenas(world_test *w, int32_t rank) {
     static float numbers_here[ELEMS / 2];
     for (int turn = 0; e && turn < 3; turn++) {
         for (int i = 0; i < ELEMS / 2; i++) numbers_here[i] = (float)(i + rank + turn);
-        if (!good(w, rank, wefti_device_write(device, arena, numbers_here, BYTES / 2), "write"))
-            return;
+        if (!good(w, rank, device_write(device, arena, numbers_here, BYTES / 2), "write")) return;
         if (!good(w, rank, wefti_stream_expose(device_stream, &range, 1), "expose")) return;
         if (!good(w, rank, wefti_comm_run(e, arena, arena), "all-reduce")) return;
         wefti_stream_conceal(device_stream, &range, 1);
         expect(w, rank, dies(read_it, other), "the other's arena is open after the transfer");
         expect(w, rank, dies(read_it, arena), "the own arena is open after the transfer");
-        if (!good(w, rank, wefti_device_read(device, numbers_here, arena, BYTES / 2), "read"))
-            return;
+        if (!good(w, rank, device_read(device, numbers_here, arena, BYTES / 2), "read")) return;
         for (int i = 0; i < ELEMS / 2; i++)
             if (numbers_here[i] != (float)(2 * (i + turn) + 1)) {
                 complain(w, rank, "values", "are not the sums");

@@ -2,6 +2,7 @@
  * touches the memory of a fenced device dies. weft-test: threads */
 #include "support.h"
 
+#include "device_bytes.h"
 #include "memory_home.h"
 
 #include <signal.h>
@@ -41,7 +42,7 @@ static void end(fixture *f) {
 
 static void assert_all(fixture *f, int64_t at, int64_t bytes, int byte) {
     unsigned char got[PART];
-    ASSERT_OK(wefti_device_read(f->device, got, f->memory + at, bytes));
+    ASSERT_OK(device_read(f->device, got, f->memory + at, bytes));
     for (int64_t i = 0; i < bytes; i++) assert_int_equal(got[i], byte);
 }
 
@@ -53,7 +54,7 @@ static void test_memory_is_zero_and_takes_bytes(void **state) {
         assert_all(&f, 0, PART, 0);
         assert_all(&f, BYTES - PART, PART, 0);
         memset(bytes, 7, sizeof bytes);
-        ASSERT_OK(wefti_device_write(f.device, f.memory + 5000, bytes, PART));
+        ASSERT_OK(device_write(f.device, f.memory + 5000, bytes, PART));
         assert_all(&f, 5000, PART, 7);
         assert_all(&f, 5000 + PART, PART, 0);
         end(&f);
@@ -66,7 +67,7 @@ static void test_work_of_a_stream_is_done_in_order(void **state) {
         fixture f = begin(tables[t]);
         float got[4];
         const float one[4] = {1, 1, 1, 1};
-        ASSERT_OK(wefti_device_write(f.device, f.memory, one, sizeof one));
+        ASSERT_OK(device_write(f.device, f.memory, one, sizeof one));
         ASSERT_OK(wefti_stream_copy(f.stream, f.memory + 64, WEFTI_SPACE_DEVICE, f.memory,
                                     WEFTI_SPACE_DEVICE, sizeof one));
         ASSERT_OK(wefti_stream_add(f.stream, WEFT_F32, f.memory, f.memory + 64, 4));

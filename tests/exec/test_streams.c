@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device_bytes.h"
 #include "exec/exec.h"
 #include "weft/ops.h"
 
@@ -61,7 +62,7 @@ static void work_of_kernels_is_done_in_order(void **state) {
     unsigned char *memory = wefti_rank_device_at(device, args[0]);
     float given[ELEMS], got[ELEMS];
     for (int i = 0; i < ELEMS; i++) given[i] = (float)i;
-    ASSERT_OK(wefti_device_write(d, memory, given, bytes));
+    ASSERT_OK(device_write(d, memory, given, bytes));
     wefti_step step = {.kind = WEFTI_STEP_CALL,
                        .routine = r,
                        .args = args,
@@ -76,7 +77,7 @@ static void work_of_kernels_is_done_in_order(void **state) {
     ASSERT_OK(wefti_rank_device_run(device, &program, WEFTI_SECTION_FIRST,
                                     &(wefti_exec_options){.check_finite = true}));
     assert_int_equal(launched, KERNELS);
-    ASSERT_OK(wefti_device_read(d, got, memory + second, bytes));
+    ASSERT_OK(device_read(d, got, memory + second, bytes));
     assert_memory_equal(got, given, sizeof given);
     wefti_rank_device_destroy(device);
     wefti_routine_destroy(r);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "device_bytes.h"
 #include "exec/workers.h"
 
 enum { MOST = 8, ROUNDS = 200 };
@@ -37,16 +38,16 @@ static weft_status count(void *context, wefti_rank_device *device, int32_t rank)
     s->threads[rank] = pthread_self();
     s->sum[rank] += rank + 1;
     unsigned char sum = (unsigned char)s->sum[rank];
-    WEFT_TRY(wefti_device_write(wefti_rank_device_device(device),
-                                wefti_rank_device_at(device, (wefti_location){0}), &sum, 1));
+    WEFT_TRY(device_write(wefti_rank_device_device(device),
+                          wefti_rank_device_at(device, (wefti_location){0}), &sum, 1));
     atomic_fetch_add(&s->calls, 1);
     return WEFT_OK;
 }
 
 static unsigned char first_byte(wefti_rank_device *device) {
     unsigned char byte;
-    ASSERT_OK(wefti_device_read(wefti_rank_device_device(device), &byte,
-                                wefti_rank_device_at(device, (wefti_location){0}), 1));
+    ASSERT_OK(device_read(wefti_rank_device_device(device), &byte,
+                          wefti_rank_device_at(device, (wefti_location){0}), 1));
     return byte;
 }
 
