@@ -153,6 +153,9 @@ weft_status wefti_agree_records(wefti_agreement *a, const void *record, size_t b
     char *own = a->records + (size_t)a->size * WEFTI_RECORD_BYTES;
     memcpy(own, record, bytes);
     a->failed = false;
+    if (!out_records)
+        return wefti_fail_world(a->world,
+                                WEFT_RAISE(WEFT_E_NOMEM, "no memory for %d ranks", a->size));
     WEFT_TRY(wefti_fail_world(a->world, wefti_comm_run(a->record, own, a->records)));
     for (int32_t r = 0; r < a->size; r++)
         memcpy((char *)out_records + (size_t)r * bytes, a->records + (size_t)r * WEFTI_RECORD_BYTES,

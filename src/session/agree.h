@@ -28,9 +28,10 @@ weft_status wefti_agreement_of(weft_world *world, wefti_agreement **out) WEFT_CH
 bool wefti_agreement_failed(const wefti_agreement *a);
 
 /* Gathers a record of at most WEFTI_RECORD_BYTES from each rank on all ranks. Cheap enough for
- * every step. */
+ * every step. out_records: [size]; NULL: this rank had no memory for them, and all ranks fail. So
+ * callers pass on what they allocate before the call. */
 weft_status wefti_agree_records(wefti_agreement *a, const void *record, size_t bytes,
-                                void *out_records /* [size] */) WEFT_CHECKED;
+                                void *out_records) WEFT_CHECKED;
 /* Succeeds on all ranks or fails on all. A failed rank keeps its own message. Other ranks get the
  * message of the lowest failed rank, with "rank 3: " in front. */
 weft_status wefti_agree(wefti_agreement *a, weft_status status) WEFT_CHECKED;

@@ -36,10 +36,9 @@ weft_status wefti_party_share_text(const wefti_party *p, weft_status status, cha
 }
 
 weft_status wefti_party_any(const wefti_party *p, bool own, bool *out) {
-    bool *all;
     *out = own;
     if (!p->agreement) return WEFT_OK;
-    WEFT_NEW_ARRAY(all, bool, weft_world_size(p->world));
+    bool *all = wefti_calloc((size_t)weft_world_size(p->world), sizeof *all);
     const weft_status status = wefti_agree_records(p->agreement, &own, sizeof own, all);
     for (int r = 0; r < weft_world_size(p->world) && status >= 0; r++) *out |= all[r];
     wefti_free(all);

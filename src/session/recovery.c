@@ -25,11 +25,9 @@ static void forget_reads(const weft_session *s) {
 }
 
 weft_status wefti_session_same_graph(const weft_session *s, int32_t graph) {
-    int32_t *all;
-    weft_status status;
     if (!wefti_world_mends(s->world)) return WEFT_OK;
-    WEFT_NEW_ARRAY(all, int32_t, s->world->size);
-    status = wefti_agree_records(s->agreement, &graph, sizeof graph, all);
+    int32_t *all = wefti_calloc((size_t)s->world->size, sizeof *all);
+    weft_status status = wefti_agree_records(s->agreement, &graph, sizeof graph, all);
     for (int32_t r = 0; r < s->world->size && status >= 0; r++)
         if (all[r] != all[0])
             status = wefti_blame(
@@ -124,11 +122,10 @@ static weft_status catch_up(weft_session *s, int64_t target, const advance_recor
 
 weft_status wefti_session_advance_among(weft_session *s, wefti_agreement *agreement, int32_t size,
                                         int64_t target) {
-    advance_record own = {.step = -1}, *all;
+    advance_record own = {.step = -1}, *all = wefti_calloc((size_t)size, sizeof *all);
     if (s)
         own =
             (advance_record){wefti_survivor_stands(&s->survivor).step, s->made_scale, s->made_norm};
-    WEFT_NEW_ARRAY(all, advance_record, size);
     weft_status status = wefti_agree_records(agreement, &own, sizeof own, all);
     if (status >= 0) status = wefti_agree(agreement, s ? catch_up(s, target, all, size) : WEFT_OK);
     wefti_free(all);
@@ -142,9 +139,9 @@ weft_status wefti_session_advance(weft_session *s, int64_t target) {
 
 weft_status wefti_session_gather_again(weft_session *s) {
     const bool scattered = s->survivor.phase == WEFTI_SURVIVOR_SCATTERED;
-    bool *all, any = false;
+    bool any = false;
     if (!s->world) return wefti_session_gather(s);
-    WEFT_NEW_ARRAY(all, bool, s->devices);
+    bool *all = wefti_calloc((size_t)s->devices, sizeof *all);
     weft_status status = wefti_agree_records(s->agreement, &scattered, sizeof scattered, all);
     for (int32_t r = 0; r < s->devices && status >= 0; r++) any |= all[r];
     wefti_free(all);

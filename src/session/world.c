@@ -72,11 +72,10 @@ static weft_status decide_bf16(weft_session *s, const bf16_record *all) {
 
 /* A decision is made once for a session: a process that comes later, also as rank 0, takes it. */
 static weft_status agree_on_bf16(weft_session *s, bool uses) {
-    bf16_record own = {.bf16 = (int32_t)s->bf16, .uses = uses}, *all;
-    weft_status status;
+    bf16_record own = {.bf16 = (int32_t)s->bf16, .uses = uses};
+    bf16_record *all = wefti_calloc((size_t)s->devices, sizeof *all);
     (void)snprintf(own.isa, sizeof own.isa, "%s", wefti_builtin_variant(WEFTI_BF16_NATIVE));
-    WEFT_NEW_ARRAY(all, bf16_record, s->devices);
-    status = wefti_agree_records(s->agreement, &own, sizeof own, all);
+    weft_status status = wefti_agree_records(s->agreement, &own, sizeof own, all);
     for (int32_t r = s->devices - 1; r >= 0 && status >= 0; r--)
         if (all[r].bf16 != WEFTI_BF16_AUTO) s->bf16 = (wefti_bf16_compute)all[r].bf16;
     if (status >= 0 && s->bf16 == WEFTI_BF16_AUTO && all[0].uses) status = decide_bf16(s, all);

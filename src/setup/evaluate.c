@@ -28,7 +28,8 @@ static void counting_close(counting *c) {
 /* Of several processes: each knows the rows that all others prepare. */
 static weft_status choose_counted(wefti_built *m, const wefti_feed_options *o, counting *c) {
     const int64_t mine[2] = {o->own_begin, o->own_end};
-    WEFT_TRY(wefti_agree_records(m->setup->party.agreement, mine, sizeof mine, c->of_ranks));
+    WEFT_TRY(wefti_agree_records(m->setup->party.agreement, mine, sizeof mine,
+                                 c->counts ? c->of_ranks : NULL));
     for (int64_t row = o->own_begin; row < o->own_end; row++) {
         int64_t before = 0;
         for (int r = 0; r < weft_world_rank(m->setup->party.world); r++)
@@ -40,11 +41,12 @@ static weft_status choose_counted(wefti_built *m, const wefti_feed_options *o, c
 
 static weft_status counting_open(wefti_built *m, const wefti_feed_options *o, counting *c) {
     const int64_t micro = m->batch.micro;
-    WEFT_NEW_ARRAY(c->counts, bool, micro);
-    WEFT_NEW_ARRAY(c->of_ranks, int64_t, TALLIES * weft_session_devices(m->session));
-    if (m->setup->party.agreement)
-        WEFT_TRY(choose_counted(m, o, c));
-    else
+    c->counts = wefti_calloc((size_t)micro, sizeof *c->counts);
+    c->of_ranks =
+        wefti_calloc(TALLIES * (size_t)weft_session_devices(m->session), sizeof *c->of_ranks);
+    if (m->setup->party.agreement) WEFT_TRY(choose_counted(m, o, c));
+    WEFT_REQUIRE(c->counts && c->of_ranks, WEFT_E_NOMEM, "no memory to count rows");
+    if (!m->setup->party.agreement)
         for (int64_t row = 0; row < micro; row++) c->counts[row] = true;
     while (c->first < micro && !c->counts[c->first]) c->first++;
     for (c->end = micro; c->end > c->first && !c->counts[c->end - 1];) c->end--;

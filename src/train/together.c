@@ -32,8 +32,7 @@ static weft_status exchange(wefti_training *t, bool failed, bool *out_failed) {
     bool writing = false;
     step_record record = {wefti_training_observed(t), asked(t),
                           wefti_saver_is_writing(&t->saving.saver), t->saving.due, failed},
-                *all;
-    WEFT_NEW_ARRAY(all, step_record, weft_world_size(t->setup.party.world));
+                *all = wefti_calloc((size_t)weft_world_size(t->setup.party.world), sizeof *all);
     weft_status status = wefti_agree_records(t->setup.party.agreement, &record, sizeof record, all);
     for (int r = 0; r < weft_world_size(t->setup.party.world) && status >= 0; r++) {
         if (all[r].observed_peak > t->ranks.observed_peak)

@@ -3,6 +3,7 @@
 #include "world_run.h"
 
 #include "base/fault.h"
+#include "base/philox.h"
 #include "session/agree.h"
 
 /* ---- jobs that differ ---- */
@@ -269,19 +270,40 @@ static void memory_that_one_rank_lacks_ends_all(void **state) {
     (void)state;
     enum { TRIES = 120 };
     static const int which[] = {1, 9};
+    const uint64_t seed = test_new_seed();
     for (size_t i = 0; i < sizeof which / sizeof *which; i++) {
         bool failed;
         int fails = 0;
         int64_t all = starve(&cases[which[i]], INT64_MAX, &failed);
         assert_false(failed);
         for (int k = 0; k < TRIES; k++) {
-            /* Try more of the late allocations: building comes first and makes most of them. */
-            int64_t left = all * (TRIES - k) * (TRIES - k) / TRIES / TRIES;
+            /* More of the late allocations: building comes first and makes most of them. */
+            const int64_t most = all * (TRIES - k) * (TRIES - k) / TRIES / TRIES,
+                          least = all * (TRIES - k - 1) * (TRIES - k - 1) / TRIES / TRIES;
+            const int64_t left = most - wefti_philox_u32(seed, i, (uint64_t)k) % (most - least + 1);
             (void)starve(&cases[which[i]], all - left, &failed);
             fails += failed;
         }
         assert_true(fails > TRIES / 2);
     }
+}
+
+/* A rank that has no memory for the records of all. */
+static weft_status lack_records(void *context, weft_world *world) {
+    int64_t own = weft_world_rank(world), all[MOST_RANKS];
+    wefti_agreement *a;
+    (void)context;
+    WEFT_TRY(wefti_agreement_of(world, &a));
+    return wefti_agree_records(a, &own, sizeof own, own == 1 ? NULL : all);
+}
+
+static void records_that_one_rank_lacks_end_all(void **state) {
+    (void)state;
+    run none[2] = {0};
+    rank_of_world ranks[2];
+    run_world(2, lack_records, none, sizeof *none, ranks);
+    assert_int_equal(ranks[1].status, WEFT_E_NOMEM);
+    assert_rank_fails(&ranks[0], 0, WEFT_E_PEER, "rank 1");
 }
 
 int main(void) {
@@ -292,6 +314,7 @@ int main(void) {
         cmocka_unit_test(wrong_calls_of_one_rank_keep_nobody_waiting),
         cmocka_unit_test(a_rank_without_memory_is_named),
         cmocka_unit_test(a_rank_that_gives_up_is_named),
+        cmocka_unit_test(records_that_one_rank_lacks_end_all),
         cmocka_unit_test(memory_that_one_rank_lacks_ends_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -59,7 +59,7 @@ weft_status wefti_repair_meet(wefti_repair *m) {
     const wefti_survivor own = m->is_new ? wefti_survivor_new() : m->session->survivor;
     wefti_free(m->ranks);
     m->size = weft_world_size(m->world);
-    WEFT_NEW_ARRAY(m->ranks, wefti_survivor, m->size);
+    m->ranks = wefti_calloc((size_t)m->size, sizeof *m->ranks);
     WEFT_TRY(wefti_agreement_of(m->world, &m->agreement));
     WEFT_TRY(wefti_agree_records(m->agreement, &own, sizeof own, m->ranks));
     m->newcomers = 0;

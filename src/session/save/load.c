@@ -165,11 +165,12 @@ static weft_status check_sums(wefti_saver *v, const wefti_checkpoint *c, const r
 /* Collective: all ranks see the checkpoint. Each reads its pieces once. */
 static weft_status restore_once(wefti_saver *v, const wefti_checkpoint *c,
                                 wefti_failure *out_damage) {
-    read_sum *sums;
     char *all = NULL;
+    read_sum *sums = wefti_calloc((size_t)v->list.count + 1, sizeof *sums);
     int64_t *offsets = NULL, bytes = v->list.count * (int64_t)sizeof *sums;
-    WEFT_NEW_ARRAY(sums, read_sum, v->list.count + 1);
-    weft_status status = wefti_agree(v->agreement, read_own(v, c, sums));
+    weft_status status = wefti_agree(
+        v->agreement,
+        sums ? read_own(v, c, sums) : WEFT_RAISE(WEFT_E_NOMEM, "no memory to read a checkpoint"));
     if (status >= 0) status = wefti_agree_gather(v->agreement, sums, bytes, &all, &offsets);
     wefti_free(sums);
     WEFT_TRY(status);
@@ -183,11 +184,10 @@ static weft_status restore_once(wefti_saver *v, const wefti_checkpoint *c,
 static weft_status any_rank(const wefti_saver *v, bool own, bool *out) {
     const int size = weft_world_size(v->world);
     const char mine = own;
-    char *all;
-    WEFT_NEW_ARRAY(all, char, size);
+    char *all = wefti_calloc((size_t)size, 1);
     weft_status status = wefti_agree_records(v->agreement, &mine, sizeof mine, all);
     *out = false;
-    for (int r = 0; r < size; r++) *out |= all[r] != 0;
+    for (int r = 0; r < size && status >= 0; r++) *out |= all[r] != 0;
     wefti_free(all);
     return status;
 }

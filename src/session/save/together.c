@@ -119,9 +119,8 @@ static weft_status begin_parts(wefti_saver *v, uint64_t number, char *sees) {
 
 weft_status wefti_saver_begin_together(wefti_saver *v) {
     uint64_t number = 0;
-    char *sees;
     WEFT_TRY(wefti_saver_broadcast(v, prepare(v, &number), &number, sizeof number));
-    WEFT_NEW_ARRAY(sees, char, weft_world_size(v->world));
+    char *sees = wefti_calloc((size_t)weft_world_size(v->world), 1);
     weft_status status = begin_parts(v, number, sees);
     wefti_free(sees);
     return status;

@@ -79,7 +79,7 @@ static weft_status meet(void *context, wefti_repair *m) {
         if (t->progress.step == m->mend.target) own.stage = (int32_t)t->progress.stage;
     }
     wefti_free(x->ranks);
-    WEFT_NEW_ARRAY(x->ranks, mend_record, m->size);
+    x->ranks = wefti_calloc((size_t)m->size, sizeof *x->ranks);
     WEFT_TRY(wefti_agree_records(m->agreement, &own, sizeof own, x->ranks));
     for (int32_t r = 0; r < m->size; r++)
         if (x->ranks[r].stopping && !t->ranks.stopping) t->ranks.stopping = x->ranks[r].stopping;

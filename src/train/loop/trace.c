@@ -77,8 +77,7 @@ weft_status wefti_training_end_trace(wefti_training *t) {
     }
     if (!t->setup.party.agreement) return status;
     WEFT_TRY(wefti_party_agree(&t->setup.party, status));
-    char own = traces, *traced;
-    WEFT_NEW_ARRAY(traced, char, weft_world_size(t->setup.party.world));
+    char own = traces, *traced = wefti_calloc((size_t)weft_world_size(t->setup.party.world), 1);
     status = wefti_agree_records(t->setup.party.agreement, &own, sizeof own, traced);
     /* Ranks of a mended world may have other numbers than their files. */
     if (status >= 0 && traces && !t->mended) status = merge_host(t, traced);
