@@ -92,15 +92,34 @@ weft_status wefti_build_end(wefti_emitter *b, wefti_draft_step *d, int32_t routi
     return WEFT_OK;
 }
 
+/* The number of a transfer among the program's moves. */
+static weft_status find_move(wefti_emitter *b, int32_t transfer, int32_t *out) {
+    wefti_program *p = b->p;
+    int64_t count = p->move_count;
+    while (b->transfer_moves <= transfer) {
+        WEFT_TRY(WEFT_GROW(b->transfer_move, b->transfer_moves, b->transfer_move_cap));
+        b->transfer_move[b->transfer_moves++] = -1;
+    }
+    if (b->transfer_move[transfer] < 0) {
+        WEFT_TRY(WEFT_GROW(p->moves, count, b->move_cap));
+        b->transfer_move[transfer] = p->move_count++;
+        p->moves[count] = (wefti_program_move){.way = WEFTI_WAY_RANKS, .transfer = transfer};
+    }
+    *out = b->transfer_move[transfer];
+    return WEFT_OK;
+}
+
 weft_status wefti_build_transfer(wefti_emitter *b, wefti_section s, wefti_step_kind kind,
                                  const char *name, int32_t transfer, int32_t source,
                                  int32_t destination) {
     if (!name) name = wefti_partition_transfer(b->part, transfer)->name;
     wefti_draft_step *d;
+    int32_t move;
+    WEFT_TRY(find_move(b, transfer, &move));
     WEFT_TRY(wefti_build_begin(b, s, kind, WEFTI_OTHER, wefti_build_name(b, "", name), 2, &d));
     if (source >= 0) wefti_build_arg(b, d, 0, source, 0);
     if (destination >= 0) wefti_build_arg(b, d, 1, destination, 0);
-    d->step.transfer = transfer;
+    d->step.move = move;
     b->now++;
     return WEFT_OK;
 }
@@ -275,7 +294,7 @@ static weft_status check_space(const wefti_emitter *b, const wefti_draft_step *d
 
 /* All that a step works on lies in device memory, unless it copies between spaces. */
 static weft_status check_spaces(const wefti_emitter *b, const wefti_draft_step *d) {
-    if (d->step.kind == WEFTI_STEP_COPY) return WEFT_OK;
+    if (d->step.kind == WEFTI_STEP_COPY || wefti_step_copy(b->p, &d->step)) return WEFT_OK;
     for (int32_t a = 0; a < d->arg_count; a++) WEFT_TRY(check_space(b, d, d->args[a].buffer));
     return check_space(b, d, d->frame);
 }

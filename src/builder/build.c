@@ -365,6 +365,7 @@ static void count_program_bytes(const wefti_emitter *b) {
                         wefti_graph_derived_bytes(p->graph) + wefti_partition_bytes(p->partition) +
                         wefti_array_bytes(p->tensors, b->tensor_cap, sizeof *p->tensors) +
                         wefti_array_bytes(p->routines, b->routine_cap, sizeof(wefti_routine *)) +
+                        wefti_array_bytes(p->moves, b->move_cap, sizeof *p->moves) +
                         wefti_array_bytes(p->bodies, b->body_cap, sizeof(weft_body *));
     for (int32_t i = 0; i < p->routine_count; i++)
         p->program_bytes += wefti_routine_bytes(p->routines[i]);
@@ -415,6 +416,7 @@ static weft_status emit(wefti_emitter *b) {
 static void finish(wefti_emitter *b) {
     wefti_arena_destroy(b->scratch);
     wefti_free(b->buffers);
+    wefti_free(b->transfer_move);
     wefti_free(b->keys);
     wefti_free(b->tensor_buffer);
     for (int s = 0; s < WEFTI_SECTIONS; s++) wefti_free(b->steps[s]);

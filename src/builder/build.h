@@ -209,7 +209,9 @@ typedef struct wefti_emitter {
     bool *completed;      /* per root value: the gradient of a parameter is complete, with eager
                              updates */
     int32_t *ready;       /* per bucket: how many of its gradients are complete */
-    int64_t routine_cap, tensor_cap, body_cap;
+    int64_t routine_cap, tensor_cap, body_cap, move_cap;
+    int32_t *transfer_move; /* per transfer of the partition: its move, -1 */
+    int64_t transfer_moves, transfer_move_cap;
     int32_t scalars, one, norms; /* buffers, -1: none */
     int32_t *state_kept;         /* per root value: with recovery, the buffer of a state's value
                                     between steps, while passes use param_buffer; -1: the same */

@@ -92,6 +92,9 @@ static weft_status start(wefti_rank_device *d, int threads, wefti_footprint need
     WEFT_TRY(wefti_device_open(table, &d->device));
     WEFT_TRY(wefti_stream_create(d->device, d->pool, &d->stream));
     WEFT_TRY(wefti_stream_create(d->device, d->pool, &d->transfers));
+    WEFT_TRY(wefti_stream_create(d->device, d->pool, &d->copies));
+    WEFT_TRY(wefti_event_create(d->device, &d->copies_begin));
+    WEFT_TRY(wefti_event_create(d->device, &d->copied));
     WEFT_TRY(wefti_event_create(d->device, &d->computed));
     WEFT_TRY(wefti_event_create(d->device, &d->transferred));
     return wefti_rank_device_reserve(d, need);
@@ -123,6 +126,9 @@ void wefti_rank_device_destroy(wefti_rank_device *d) {
         }
     wefti_event_destroy(d->transferred);
     wefti_event_destroy(d->computed);
+    wefti_event_destroy(d->copied);
+    wefti_event_destroy(d->copies_begin);
+    wefti_stream_destroy(d->copies);
     wefti_stream_destroy(d->transfers);
     wefti_stream_destroy(d->stream);
     wefti_device_close(d->device);

@@ -32,6 +32,8 @@ struct wefti_rank_device {
     wefti_stream *transfers;  /* a posted transfer begins behind the work of this stream */
     wefti_event *computed;    /* `transfers` waits for `stream`, */
     wefti_event *transferred; /* and the other way round */
+    wefti_stream *copies;     /* runs copies between spaces, */
+    wefti_event *copies_begin, *copied; /* likewise */
     wefti_device_arena arenas[WEFTI_SPACES][WEFTI_TERMS];
     wefti_binding *bindings;
     int64_t binding_count, binding_cap;
@@ -74,11 +76,11 @@ weft_status wefti_run_transfers(wefti_rank_device *d, wefti_binding *b, const we
 /* Waits for the transfers that the previous part left in flight. */
 weft_status wefti_finish_part(wefti_rank_device *d, wefti_binding *b,
                               const wefti_step *step) WEFT_CHECKED;
-/* Runs a transfer of the schedule itself, between stages. The operands keep their places from the
- * post to the wait. */
-weft_status wefti_run_post(wefti_rank_device *d, wefti_binding *b,
+/* Runs a move of the schedule itself: a transfer between stages, or a copy between spaces. The
+ * operands keep their places from the post to the wait. */
+weft_status wefti_run_post(wefti_rank_device *d, const wefti_program *p, wefti_binding *b,
                            const wefti_step *step) WEFT_CHECKED;
-weft_status wefti_run_wait(wefti_rank_device *d, wefti_binding *b,
+weft_status wefti_run_wait(wefti_rank_device *d, const wefti_program *p, wefti_binding *b,
                            const wefti_step *step) WEFT_CHECKED;
 /* Waits for all transfers in flight. `b` NULL: the program has no transfers. */
 weft_status wefti_drain(wefti_rank_device *d, wefti_binding *b) WEFT_CHECKED;

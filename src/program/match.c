@@ -275,8 +275,9 @@ static weft_status play_step(wefti_match *m, wefti_match_rank *r, const wefti_st
     int32_t micro = wefti_cursor_micro(r->program, m->section, &r->at);
     if (step->kind == WEFTI_STEP_CALL) return play_call(m, r, step, micro);
     if (step->kind != WEFTI_STEP_POST && step->kind != WEFTI_STEP_WAIT) return WEFT_OK;
-    WEFT_TRY(side_of(r, step, micro, NULL, step->transfer, &side));
-    int32_t index = step->transfer;
+    if (wefti_step_copy(r->program, step)) return WEFT_OK;
+    const int32_t index = wefti_step_transfer_of(r->program, step);
+    WEFT_TRY(side_of(r, step, micro, NULL, index, &side));
     return step->kind == WEFTI_STEP_POST ? post(m, r, index, &side) : wait(m, r, index, &side);
 }
 
@@ -354,6 +355,7 @@ static weft_status match(wefti_match *m, const wefti_program *const *programs) {
                                              WEFTI_SECTION_LAST, WEFTI_SECTION_NORM,
                                              WEFTI_SECTION_UPDATE};
     int64_t transfers = 0;
+    for (int32_t i = 0; i < m->count; i++) WEFT_TRY(wefti_match_moves(m, programs[i]));
     for (int32_t i = 0; i < m->count; i++)
         if (programs[i]->partition) transfers += wefti_partition_transfers(programs[i]->partition);
     if (transfers == 0) return WEFT_OK;

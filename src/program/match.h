@@ -12,12 +12,13 @@
  *   altered transfers.
  * - Ranks that wait for each other in a circle, or for a rank at the end of its program. The
  *   message lists the chain of waits.
- * - Posts without a wait, waits without a post, and more than WEFTI_COMM_DEPTH posts in flight.
+ * - Posts without a wait, waits without a post, and more than WEFTI_COMM_DEPTH posts in flight, of
+ *   transfers as of copies between spaces.
  * - Waits that end another post than their own. A wait ends the oldest post of its transfer, so the
  *   post must have the same operand and result in memory.
  * - Transfers that are illegal, or do not fit their operands.
  *
- * Each section must be complete: no transfer is in flight from one section to the next. Source for
+ * Each section must be complete: no move is in flight from one section to the next. Source for
  * finding deadlocks by playing a program: Vo et al., "Formal verification of practical MPI
  * programs", PPoPP 2009. Here messages never race with each other, so one order stands for all. */
 #ifndef WEFTI_MATCH_H

@@ -111,6 +111,9 @@ weft_status wefti_match_class_channel(wefti_match *m, const wefti_transfer *t, i
 uint64_t wefti_match_form_digest(const wefti_transfer *t);
 bool wefti_match_form_equal(const wefti_transfer *a, const wefti_transfer *b);
 
+/* match_copies.c: the moves of one program. */
+weft_status wefti_match_moves(const wefti_match *m, const wefti_program *p) WEFT_CHECKED;
+
 /* match_text.c. All return WEFT_E_MISMATCH, or WEFT_E_NOMEM. */
 weft_status wefti_match_differ(const wefti_match *m, const wefti_match_side *a,
                                const wefti_match_side *b) WEFT_CHECKED;

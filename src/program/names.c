@@ -11,6 +11,10 @@ const char *wefti_phase_text(const wefti_step *step) {
     return names[step->phase];
 }
 
+const char *wefti_copy_text(const wefti_step *step) {
+    return wefti_location_space(step->args[1]) == WEFTI_SPACE_DEVICE ? "fetch" : "store";
+}
+
 const char *wefti_section_text(wefti_section section) {
     static const char *const names[WEFTI_SECTIONS] = {"first microbatch", "each further microbatch",
                                                       "last microbatch", "norms of gradients",
@@ -111,8 +115,8 @@ bool wefti_step_transfer_next(const wefti_program *p, const wefti_step *step, in
             out->code = x;
             out->joined = x->joined;
         }
-    } else if (step->kind == WEFTI_STEP_POST && !*at) {
-        t = wefti_partition_transfer(p->partition, step->transfer);
+    } else if (step->kind == WEFTI_STEP_POST && !wefti_step_copy(p, step) && !*at) {
+        t = wefti_partition_transfer(p->partition, wefti_step_transfer_of(p, step));
         ++*at;
     }
     if (!t) return false;

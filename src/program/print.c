@@ -131,6 +131,11 @@ static void print_section(wefti_text *text, const wefti_program *p, wefti_sectio
         wefti_text_add(text, "\n");
         for (int32_t at = 0; wefti_step_transfer_next(p, step, &at, &x);)
             print_transfer(text, step, &x);
+        const wefti_program_move *copy = wefti_step_copy(p, step);
+        char bytes[32];
+        if (copy && step->kind == WEFTI_STEP_POST)
+            wefti_text_add(text, "          %s of %s\n", wefti_copy_text(step),
+                           wefti_bytes_text(copy->bytes, bytes));
     }
 }
 

@@ -48,6 +48,8 @@ bool wefti_step_transfer_next(const wefti_program *program, const wefti_step *st
                               wefti_step_transfer *out);
 
 const char *wefti_phase_text(const wefti_step *step);
+/* "store" or "fetch": a copy to host memory, or from it to device memory. */
+const char *wefti_copy_text(const wefti_step *step);
 const char *wefti_section_text(wefti_section section);
 
 /* Names of the value that a transfer moves: "h.3.attn.c_proj:linear", "gradient of

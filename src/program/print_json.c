@@ -99,6 +99,11 @@ static void add_step(print_json_writer *w, const wefti_program *p, const wefti_s
         add_int(w, "parts", step->parts);
     }
     add_int(w, "microbatch", step->micro);
+    const wefti_program_move *copy = wefti_step_copy(p, step);
+    if (copy) {
+        add_text(w, "move", wefti_copy_text(step));
+        add_int(w, "bytes", copy->bytes);
+    }
     open(w, "transfers", '[');
     for (int32_t at = 0; wefti_step_transfer_next(p, step, &at, &x);) add_transfer(w, step, &x);
     close(w, ']');

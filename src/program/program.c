@@ -14,6 +14,7 @@ void wefti_program_destroy(wefti_program *p) {
     wefti_free(p->routines);
     wefti_free(p->grads);
     wefti_free(p->bodies);
+    wefti_free(p->moves);
     wefti_free(p->tensors);
     wefti_partition_destroy(p->partition);
     weft_graph_destroy(p->graph);

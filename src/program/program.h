@@ -30,10 +30,21 @@ typedef enum wefti_step_kind {
     WEFTI_STEP_CALL, /* run a routine */
     WEFTI_STEP_COPY, /* args[0] destination, args[1] source */
     WEFTI_STEP_LOSS, /* the loss is known: stop before any update if it is not finite */
-    WEFTI_STEP_POST, /* begin a transfer of the partition: args[0] source, args[1]
-                        destination; each may be absent */
-    WEFTI_STEP_WAIT  /* end the oldest post of the transfer */
+    WEFTI_STEP_POST, /* begin a move: args[0] source, args[1] destination; those of a transfer may
+                        be absent */
+    WEFTI_STEP_WAIT  /* end the oldest post of the move */
 } wefti_step_kind;
+
+/* What POST begins and WAIT ends: bytes that move while other steps run. */
+typedef enum wefti_move_way {
+    WEFTI_WAY_RANKS, /* a transfer of the partition */
+    WEFTI_WAY_SPACES /* a copy between spaces of this device */
+} wefti_move_way;
+typedef struct wefti_program_move {
+    wefti_move_way way;
+    int32_t transfer; /* RANKS: index in the partition; else -1 */
+    int64_t bytes;    /* SPACES; else 0 */
+} wefti_program_move;
 
 typedef enum wefti_phase { WEFTI_FORWARD, WEFTI_BACKWARD, WEFTI_UPDATE, WEFTI_OTHER } wefti_phase;
 
@@ -51,8 +62,8 @@ typedef struct wefti_step {
                         a parameter or a copy gathered from its pieces; else -1 */
     wefti_location frame; /* 0: the routine has none */
     union {
-        int64_t bytes;    /* COPY: number of bytes, of a row */
-        int32_t transfer; /* POST, WAIT: index in the partition */
+        int64_t bytes; /* COPY: number of bytes, of a row */
+        int32_t move;  /* POST, WAIT: index in the program's moves */
     };
     int64_t rows;     /* COPY: 0 or 1: one row */
     int64_t pitch[2]; /* COPY: bytes from one row to the next, in destination and source */
@@ -168,6 +179,8 @@ typedef struct wefti_program {
     int32_t gather_from;
     wefti_loop *loops[WEFTI_SECTIONS];
     int32_t loop_count[WEFTI_SECTIONS];
+    wefti_program_move *moves; /* one for each transfer at most */
+    int32_t move_count;
     wefti_tensor *tensors;
     int32_t tensor_count;
     /* With buddies: the rank that keeps copies of this device's state, and the rank of which this
@@ -213,6 +226,18 @@ typedef struct wefti_program {
 } wefti_program;
 
 void wefti_program_destroy(wefti_program *program);
+
+/* The copy between spaces that a POST begins or a WAIT ends; NULL: it is another step. */
+static inline const wefti_program_move *wefti_step_copy(const wefti_program *p,
+                                                        const wefti_step *step) {
+    const bool moves = step->kind == WEFTI_STEP_POST || step->kind == WEFTI_STEP_WAIT;
+    return moves && p->moves[step->move].way == WEFTI_WAY_SPACES ? &p->moves[step->move] : NULL;
+}
+/* The transfer that a POST begins or a WAIT ends, as its index in the partition; -1: it is a copy.
+ */
+static inline int32_t wefti_step_transfer_of(const wefti_program *p, const wefti_step *step) {
+    return p->moves[step->move].transfer;
+}
 
 static inline wefti_footprint wefti_program_footprint(const wefti_program *p) {
     return (wefti_footprint){{{p->persistent_bytes, p->transient_bytes},

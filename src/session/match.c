@@ -35,7 +35,8 @@ static void describe(description *d, const wefti_step *step, int32_t micro,
 
 static void describe_step(description *d, const wefti_step *step, int32_t micro,
                           wefti_section section) {
-    if (step->kind == WEFTI_STEP_POST) describe(d, step, micro, NULL, step->transfer, section);
+    if (step->kind == WEFTI_STEP_POST && !wefti_step_copy(d->program, step))
+        describe(d, step, micro, NULL, wefti_step_transfer_of(d->program, step), section);
     if (step->kind != WEFTI_STEP_CALL) return;
     for (int32_t k = step->from; k < step->to; k++)
         if (step->routine->code[k].transfer >= 0)

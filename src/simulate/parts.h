@@ -52,6 +52,13 @@ typedef struct wefti_sim_end {
     int64_t at[WEFTI_COMM_DEPTH];     /* when they were posted; for spans */
 } wefti_sim_end;
 
+/* A copy between spaces in one player's table of moves. `end`: of each post under way. */
+typedef struct wefti_sim_copy {
+    int64_t duration;
+    uint32_t posted, waited;
+    wefti_moment end[WEFTI_COMM_DEPTH];
+} wefti_sim_copy;
+
 /* What players with one program share. */
 typedef struct wefti_sim_timing {
     const wefti_program *program;
@@ -73,6 +80,9 @@ typedef struct wefti_sim_rank {
     int32_t rank, members; /* the lowest rank, and how many ranks */
     wefti_sim_end *ends;
     int32_t count;
+    wefti_sim_copy *copies; /* [moves]: those of the program; 0: none of them is a copy */
+    int32_t moves;
+    wefti_moment copied; /* when the stream of copies between spaces is free */
     double slow;
     wefti_moment now;
     int32_t turn; /* how many posts the rank has made at this instant */

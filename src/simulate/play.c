@@ -268,6 +268,30 @@ static weft_status wait(wefti_sim *sim, wefti_sim_rank *r, int32_t index, const 
     return emit(sim, r, &span);
 }
 
+/* ---- copies between spaces ---- */
+
+static weft_status post_copy(wefti_sim *sim, wefti_sim_rank *r, wefti_sim_copy *c) {
+    WEFT_REQUIRE(c->posted - c->waited < WEFTI_COMM_DEPTH, WEFT_E_MISMATCH,
+                 "rank %d posts a copy more often than may be under way", r->rank);
+    if (r->copied.at < r->now.at) r->copied = r->now;
+    r->copied.at += c->duration;
+    r->copied.cause[WEFTI_CAUSE_COPY] += c->duration;
+    c->end[c->posted++ % WEFTI_COMM_DEPTH] = r->copied;
+    sim->events++;
+    return WEFT_OK;
+}
+
+static weft_status wait_copy(wefti_sim_rank *r, wefti_sim_copy *c) {
+    WEFT_REQUIRE(c->posted != c->waited, WEFT_E_MISMATCH,
+                 "rank %d waits for a copy that it has not posted", r->rank);
+    const wefti_moment *end = &c->end[c->waited++ % WEFTI_COMM_DEPTH];
+    if (end->at <= r->now.at) return WEFT_OK;
+    r->time.cause[WEFTI_CAUSE_COPY] += end->at - r->now.at;
+    r->now = *end;
+    r->turn = 0;
+    return WEFT_OK;
+}
+
 /* ---- one rank ---- */
 
 int32_t wefti_sim_runs(const wefti_sim *sim, const wefti_sim_rank *r, wefti_section section) {
@@ -319,6 +343,10 @@ static weft_status play_call(wefti_sim *sim, wefti_sim_rank *r, const wefti_step
 static weft_status run_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step *step, bool *out) {
     sim_place where = {.step = step};
     *out = true;
+    if (wefti_step_copy(r->program, step)) {
+        wefti_sim_copy *c = &r->copies[step->move];
+        return step->kind == WEFTI_STEP_POST ? post_copy(sim, r, c) : wait_copy(r, c);
+    }
     switch (step->kind) {
     case WEFTI_STEP_CALL:
         return play_call(sim, r, step, out);
@@ -333,12 +361,13 @@ static weft_status run_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step 
     case WEFTI_STEP_LOSS:
         return WEFT_OK;
     case WEFTI_STEP_POST:
-        return post(sim, r, step->transfer);
+        return post(sim, r, wefti_step_transfer_of(r->program, step));
     case WEFTI_STEP_WAIT:
         break;
     }
-    where.transfer = wefti_partition_transfer(r->program->partition, step->transfer);
-    return wait(sim, r, step->transfer, &where, out);
+    const int32_t index = wefti_step_transfer_of(r->program, step);
+    where.transfer = wefti_partition_transfer(r->program->partition, index);
+    return wait(sim, r, index, &where, out);
 }
 
 static weft_status play_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step *step, bool *out) {

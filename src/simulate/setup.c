@@ -198,6 +198,26 @@ static weft_status time_transfers(wefti_sim *sim, wefti_sim_rank *r, const group
     return WEFT_OK;
 }
 
+/* ---- copies between spaces ---- */
+
+/* At the machine's rate to host memory, or, where that is unknown, like a copy within the device.
+ */
+static weft_status time_copies(const wefti_sim *sim, wefti_sim_rank *r) {
+    const wefti_program *p = r->program;
+    const wefti_figure *rate = &sim->options->machine->device.host_bytes_per_second;
+    for (int32_t i = 0; i < p->move_count; i++)
+        if (p->moves[i].way == WEFTI_WAY_SPACES) r->moves = p->move_count;
+    if (!r->moves) return WEFT_OK;
+    r->copies = make(sim, r->moves, sizeof *r->copies);
+    WEFT_REQUIRE(r->copies, WEFT_E_NOMEM, "no memory to simulate %d ranks", sim->world);
+    for (int32_t i = 0; i < r->moves; i++) {
+        const double bytes = (double)p->moves[i].bytes;
+        r->copies[i].duration = picoseconds(
+            rate->source ? bytes / rate->value : wefti_copy_seconds(sim->options->machine, bytes));
+    }
+    return WEFT_OK;
+}
+
 /* ---- all ranks ---- */
 
 weft_status wefti_simulate_check(const wefti_simulate_options *o, int32_t ranks) {
@@ -278,7 +298,10 @@ weft_status wefti_sim_setup(wefti_sim *sim) {
     WEFT_TRY(wefti_sim_players(sim));
     WEFT_TRY(make_tables(sim, &room));
     WEFT_TRY(time_programs(sim));
-    for (int32_t i = 0; i < sim->count; i++) WEFT_TRY(time_transfers(sim, &sim->ranks[i], &room));
+    for (int32_t i = 0; i < sim->count; i++) {
+        WEFT_TRY(time_transfers(sim, &sim->ranks[i], &room));
+        WEFT_TRY(time_copies(sim, &sim->ranks[i]));
+    }
     begin_step(sim);
     sim->fail_at = o->fail_seconds > 0 ? picoseconds(o->fail_seconds) : INT64_MAX;
     return WEFT_OK;

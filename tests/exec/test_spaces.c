@@ -1,8 +1,9 @@
-/* Programs with memory in two spaces. Steps copy between them, and each space has arenas and a peak
- * of its own. If another kind of step works on host memory, the builder refuses it.
+/* Programs with memory in two spaces. Steps copy between them. Each space has arenas and a peak of
+ * its own. The builder refuses a step that works on bytes which only copies reach.
  * (weft-test: threads) */
 #include "support.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "builder/build.h"
@@ -57,6 +58,48 @@ static void copies_go_between_spaces(void **state) {
     for (int r = 0; r < ROWS; r++) assert_memory_equal(got + r * ROW, given + r * PITCH, ROW);
     p.host_bytes[WEFTI_PERSISTENT] = 1;
     assert_int_equal(wefti_rank_device_run(d, &p, WEFTI_SECTION_FIRST, &options), WEFT_E_BUG);
+    wefti_rank_device_destroy(d);
+}
+
+/* A section fails between the post of a fetch and its wait. The fetch ends with the section: it
+ * does not overwrite what the next section makes there. */
+static void a_failed_section_leaves_no_copy(void **state) {
+    (void)state;
+    wefti_location fetch[] = {there(WEFTI_TRANSIENT, 0), here(WEFTI_TRANSIENT, 0)};
+    wefti_location store[] = {here(WEFTI_TRANSIENT, 0), there(WEFTI_TRANSIENT, ROW)};
+    wefti_location make[] = {here(WEFTI_TRANSIENT, 0), here(WEFTI_PERSISTENT, 0)};
+    wefti_location more[] = {here(WEFTI_TRANSIENT, 1024), here(WEFTI_PERSISTENT, 0)};
+    wefti_location loss[] = {here(WEFTI_PERSISTENT, 1024)};
+    wefti_program_move moves[] = {{WEFTI_WAY_SPACES, -1, ROW}, {WEFTI_WAY_SPACES, -1, ROW}};
+    wefti_step fails[] = {{.kind = WEFTI_STEP_POST, .name = "fetch", .args = fetch, .move = 0},
+                          {.kind = WEFTI_STEP_LOSS, .name = "loss", .args = loss},
+                          {.kind = WEFTI_STEP_WAIT, .name = "fetch", .args = fetch, .move = 0}};
+    wefti_step works[] = {{.kind = WEFTI_STEP_COPY, .name = "make", .args = make, .bytes = ROW},
+                          {.kind = WEFTI_STEP_COPY, .name = "more", .args = more, .bytes = ROW},
+                          {.kind = WEFTI_STEP_POST, .name = "store", .args = store, .move = 1},
+                          {.kind = WEFTI_STEP_WAIT, .name = "store", .args = store, .move = 1}};
+    wefti_program p = {.steps = {fails, works},
+                       .step_count = {3, 4},
+                       .persistent_bytes = BYTES,
+                       .transient_bytes = BYTES,
+                       .host_bytes = {0, BYTES},
+                       .loss_dtype = WEFT_F32,
+                       .moves = moves,
+                       .move_count = 2};
+    const float infinite = INFINITY;
+    unsigned char fetched[ROW], made[ROW], got[ROW];
+    wefti_rank_device *d;
+    ASSERT_OK(wefti_rank_device_create(1, wefti_program_footprint(&p), NULL, &d));
+    memset(fetched, 7, ROW);
+    memset(made, 8, ROW);
+    put(d, fetch[0], fetched, ROW);
+    put(d, make[1], made, ROW);
+    put(d, loss[0], &infinite, sizeof infinite);
+    wefti_exec_options options = {.check_finite = false};
+    ASSERT_STATUS(WEFT_E_NUMERIC, wefti_rank_device_run(d, &p, WEFTI_SECTION_FIRST, &options));
+    ASSERT_OK(wefti_rank_device_run(d, &p, WEFTI_SECTION_NEXT, &options));
+    get(d, store[1], got, ROW);
+    assert_memory_equal(got, made, ROW);
     wefti_rank_device_destroy(d);
 }
 
@@ -141,6 +184,7 @@ static void a_step_works_on_device_memory_only(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copies_go_between_spaces),
+        cmocka_unit_test(a_failed_section_leaves_no_copy),
         cmocka_unit_test(each_space_has_arenas_of_its_own),
         cmocka_unit_test(a_step_works_on_device_memory_only),
     };

@@ -170,7 +170,8 @@ static uint64_t instruct(shadow *s, const wefti_step *step, int32_t k) {
 }
 
 static int64_t moved(const shadow *s, const wefti_step *step, bool want) {
-    const wefti_transfer *t = wefti_partition_transfer(s->program->partition, step->transfer);
+    const wefti_transfer *t =
+        wefti_partition_transfer(s->program->partition, wefti_step_transfer_of(s->program, step));
     return wefti_region_elems(want ? &t->want[t->me] : &t->have[t->me], t->rank) *
            (int64_t)weft_dtype_bytes(t->dtype);
 }
@@ -216,7 +217,7 @@ static bool same_step(const wefti_program *p, const wefti_step *x, const wefti_p
     bool moves = x->kind == WEFTI_STEP_POST || x->kind == WEFTI_STEP_WAIT;
     return x->kind == y->kind && x->phase == y->phase && !strcmp(x->name, y->name) &&
            x->stream == y->stream && x->from == y->from && x->to == y->to && x->part == y->part &&
-           x->parts == y->parts && (!moves || x->transfer == y->transfer) &&
+           x->parts == y->parts && (!moves || x->move == y->move) &&
            routine_number(p, x) == routine_number(q, y);
 }
 
@@ -311,7 +312,7 @@ static void drop_step(wefti_step *steps, int32_t *count, int32_t at) {
 static int32_t find_wait(const wefti_step *steps, int32_t count, int32_t post) {
     int32_t wait = post + 1;
     while (wait < count &&
-           (steps[wait].kind != WEFTI_STEP_WAIT || steps[wait].transfer != steps[post].transfer))
+           (steps[wait].kind != WEFTI_STEP_WAIT || steps[wait].move != steps[post].move))
         wait++;
     assert_true(wait < count);
     return wait;

@@ -235,7 +235,7 @@ static int32_t find_transfer(dice *d, wefti_program *p) {
     int32_t list[1024], count = 0;
     for (int32_t s = 0; s < p->step_count[WEFTI_SECTION_FIRST] && count < 1024; s++)
         if (p->steps[WEFTI_SECTION_FIRST][s].kind == WEFTI_STEP_POST)
-            list[count++] = (int32_t)p->steps[WEFTI_SECTION_FIRST][s].bytes;
+            list[count++] = wefti_step_transfer_of(p, &p->steps[WEFTI_SECTION_FIRST][s]);
     spot at;
     if (count && roll(d, 2)) return list[roll(d, count)];
     if (find_spot(d, p, &at)) return at.routine->code[at.at[roll(d, at.count)]].transfer;
@@ -470,7 +470,7 @@ static bool fault_step(dice *d, world *w, const plan_case *c, int fault) {
     if (fault == SWAPPED_MICRO) {
         int32_t other = at + 1; /* the next of the same value */
         while (other < count &&
-               (steps[other].kind != WEFTI_STEP_POST || steps[other].bytes != steps[at].bytes))
+               (steps[other].kind != WEFTI_STEP_POST || steps[other].move != steps[at].move))
             other++;
         memcpy(altered, steps, (size_t)count * sizeof *steps);
         if (steps[at].kind != WEFTI_STEP_POST || other == count ||
@@ -535,14 +535,14 @@ static void test_faults(void **state) {
 static bool wait_alike(const wefti_step *a, const wefti_step *b) {
     if (a->kind != b->kind) return false;
     if (a->kind == WEFTI_STEP_WAIT)
-        return a->transfer == b->transfer && memcmp(a->args, b->args, 2 * sizeof *a->args);
+        return a->move == b->move && memcmp(a->args, b->args, 2 * sizeof *a->args);
     return a->kind == WEFTI_STEP_CALL && a->waits > 0 && a->routine == b->routine &&
            a->from == b->from && a->part == b->part && a->waits == b->waits;
 }
 
 static bool is_post_of(const wefti_step *post, const wefti_step *wait) {
     if (wait->kind == WEFTI_STEP_WAIT)
-        return post->kind == WEFTI_STEP_POST && post->transfer == wait->transfer &&
+        return post->kind == WEFTI_STEP_POST && post->move == wait->move &&
                !memcmp(post->args, wait->args, 2 * sizeof *post->args);
     return post->kind == WEFTI_STEP_CALL && post->routine == wait->routine &&
            post->part + 1 == wait->part &&

@@ -121,7 +121,7 @@ static void plant(wefti_program *p, fault kind, const spot *at, undo *u) {
     wefti_instruction *code = at->code < 0 ? NULL : &step->routine->code[at->code];
     wefti_instruction *other = at->code < 0 ? NULL : &step->routine->code[at->other];
     wefti_transfer *t = (wefti_transfer *)(uintptr_t)wefti_partition_transfer(
-        p->partition, code ? code->transfer : step->transfer);
+        p->partition, code ? code->transfer : wefti_step_transfer_of(p, step));
     *u = (undo){t, *t, t->have[t->me], step, *step, code, other, {0}, {0}};
     if (code) u->kept_code = *code, u->kept_other = *other;
     switch (kind) {

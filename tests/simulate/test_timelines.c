@@ -21,7 +21,7 @@ static const char slow_machine[] =
     "\"bytes_per_second\": {\"value\": 10, \"source\": \"t\"},"
     "\"uplink_bytes_per_second\": {\"value\": 2, \"source\": \"t\"}}]}";
 
-enum { HAND_RANKS = 4, HAND_STEPS = 16, HAND_TRANSFERS = 4 };
+enum { HAND_RANKS = 4, HAND_STEPS = 16, HAND_TRANSFERS = 4, HAND_MOVES = HAND_TRANSFERS + 3 };
 
 typedef struct hand {
     wefti_machine_model *machine;
@@ -31,6 +31,8 @@ typedef struct hand {
     wefti_mesh mesh;
     wefti_program program[HAND_RANKS];
     wefti_step steps[HAND_RANKS][HAND_STEPS];
+    wefti_program_move
+        moves[HAND_MOVES]; /* of all ranks: transfers, then copies of 0, 10 and 20 bytes */
     const wefti_program *list[HAND_RANKS];
     int32_t count;
 } hand;
@@ -42,10 +44,16 @@ static void hand_open(hand *h, int32_t count) {
     ASSERT_OK(weft_graph_create(&h->graph));
     ASSERT_OK(wefti_route_cache_create(&h->routes));
     h->mesh = wefti_plan_mesh(h->plan, 0);
+    for (int32_t i = 0; i < HAND_MOVES; i++)
+        h->moves[i] = i < HAND_TRANSFERS
+                          ? (wefti_program_move){WEFTI_WAY_RANKS, i, 0}
+                          : (wefti_program_move){WEFTI_WAY_SPACES, -1, 10 * (i - HAND_TRANSFERS)};
     for (int32_t r = 0; r < count; r++) {
         wefti_program *p = &h->program[r];
         *p = (wefti_program){.rank = r, .mesh = h->mesh};
         p->steps[WEFTI_SECTION_FIRST] = h->steps[r];
+        p->moves = h->moves;
+        p->move_count = HAND_MOVES;
         ASSERT_OK(wefti_partition_create(h->plan, &h->mesh, r, h->graph, h->routes, &p->partition));
         h->list[r] = p;
     }
@@ -94,9 +102,9 @@ static void hand_step(hand *h, int32_t rank, wefti_step step) {
 #define COPY(rank, seconds)                                                                        \
     hand_step(&h, (rank), (wefti_step){.kind = WEFTI_STEP_COPY, .bytes = 10 * (seconds)})
 #define POST(rank, index)                                                                          \
-    hand_step(&h, (rank), (wefti_step){.kind = WEFTI_STEP_POST, .transfer = (index)})
+    hand_step(&h, (rank), (wefti_step){.kind = WEFTI_STEP_POST, .move = (index)})
 #define WAIT(rank, index)                                                                          \
-    hand_step(&h, (rank), (wefti_step){.kind = WEFTI_STEP_WAIT, .transfer = (index)})
+    hand_step(&h, (rank), (wefti_step){.kind = WEFTI_STEP_WAIT, .move = (index)})
 
 static wefti_simulation *hand_run(const hand *h, const wefti_simulate_options *more) {
     wefti_simulate_options o = more ? *more : (wefti_simulate_options){0};
@@ -136,6 +144,31 @@ static void a_message_overlaps_with_computing(void **state) {
     assert_int_equal(s->ranks[0].cause[WEFTI_CAUSE_IDLE], 2 * SECOND); /* until 10.5 */
     assert_int_equal(s->ranks[0].end, 8 * SECOND + SECOND / 2);
     assert_int_equal(s->ranks[0].transfers[WEFTI_TRANSFER_SEND], 5 * SECOND + SECOND / 2);
+    wefti_simulation_free(s);
+    hand_close(&h);
+}
+
+/* Copies between spaces run one after the other, beside kernels. */
+static void copies_between_spaces_have_a_lane(void **state) {
+    (void)state;
+    hand h;
+    hand_open(&h, 1);
+    h.machine->device.host_bytes_per_second = (wefti_figure){5, "tested"};
+    COPY(0, 1);
+    POST(0, HAND_TRANSFERS + 1); /* from 1 to 3 */
+    POST(0, HAND_TRANSFERS + 2); /* from 3 to 7 */
+    COPY(0, 1);
+    WAIT(0, HAND_TRANSFERS + 1);
+    COPY(0, 2);
+    WAIT(0, HAND_TRANSFERS + 2);
+    wefti_simulation *s = hand_run(&h, NULL);
+    assert_int_equal(s->step, 7 * SECOND);
+    assert_int_equal(s->critical[WEFTI_CAUSE_COPY], 7 * SECOND);
+    assert_int_equal(s->ranks[0].cause[WEFTI_CAUSE_COPY], 7 * SECOND);
+    wefti_simulation_free(s);
+    h.machine->device.host_bytes_per_second = (wefti_figure){0}; /* as fast as within the device */
+    s = hand_run(&h, NULL);
+    assert_int_equal(s->step, 4 * SECOND);
     wefti_simulation_free(s);
     hand_close(&h);
 }
@@ -424,6 +457,7 @@ static void wrong_questions_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_message_overlaps_with_computing),
+        cmocka_unit_test(copies_between_spaces_have_a_lane),
         cmocka_unit_test(a_step_has_a_time_of_its_own),
         cmocka_unit_test(streams_belong_to_levels),
         cmocka_unit_test(a_slow_rank_delays_the_others),

@@ -83,7 +83,9 @@ static uint64_t add_step(uint64_t digest, const wefti_program *p, const wefti_st
     if (s->kind == WEFTI_STEP_CALL) return add_routine(digest, p, s);
     if (s->kind == WEFTI_STEP_COPY)
         return add(add(add(add(digest, s->bytes), s->rows), s->pitch[0]), s->pitch[1]);
-    return s->kind == WEFTI_STEP_LOSS ? digest : add_transfer(digest, p, s->transfer);
+    if (s->kind == WEFTI_STEP_LOSS) return digest;
+    if (wefti_step_copy(p, s)) return add(digest, wefti_step_copy(p, s)->bytes);
+    return add_transfer(digest, p, wefti_step_transfer_of(p, s));
 }
 
 static uint64_t add_tensor(uint64_t digest, const wefti_tensor *t) {

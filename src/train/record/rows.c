@@ -81,7 +81,8 @@ static weft_status add_transfer(const row_walk *p, int32_t index, double calls) 
 }
 
 static weft_status add_step(const row_walk *p, const wefti_step *step, double calls) {
-    if (step->kind == WEFTI_STEP_POST) return add_transfer(p, step->transfer, calls);
+    if (step->kind == WEFTI_STEP_POST && !wefti_step_copy(p->program, step))
+        return add_transfer(p, wefti_step_transfer_of(p->program, step), calls);
     for (int32_t k = step->from; step->kind == WEFTI_STEP_CALL && k < step->to; k++) {
         const wefti_instruction *x = &step->routine->code[k];
         WEFT_TRY(x->transfer >= 0 ? add_transfer(p, x->transfer, calls) : add_kernel(p, x, calls));

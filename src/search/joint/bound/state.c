@@ -34,7 +34,8 @@ static double update_of(const wefti_joint_walk *w, const wefti_step *s) {
 static void add_state_step(const wefti_joint_walk *w, const wefti_step *s, int part,
                            state_sums *out) {
     double kernels, waits;
-    if (s->kind == WEFTI_STEP_POST) add_transfer(w, part, s->transfer, out);
+    if (s->kind == WEFTI_STEP_POST && !wefti_step_copy(w->program, s))
+        add_transfer(w, part, wefti_step_transfer_of(w->program, s), out);
     if (s->kind == WEFTI_STEP_COPY && part != 1)
         out->update += wefti_copy_seconds(w->machine, (double)wefti_copy_bytes(s));
     if (s->kind != WEFTI_STEP_CALL) return;
@@ -75,9 +76,11 @@ static weft_status find_tail(const wefti_joint_walk *w, double *out) {
         for (int32_t i = section == (int)from ? begin : 0; i < p->step_count[section]; i++) {
             const wefti_step *s = &p->steps[section][i];
             double more = 0;
-            if (s->kind == WEFTI_STEP_POST && section == (int)from)
-                ends[s->transfer] = clock + w->seconds[s->transfer];
-            if (s->kind == WEFTI_STEP_WAIT && ends[s->transfer] > clock) clock = ends[s->transfer];
+            const bool moves = s->kind == WEFTI_STEP_POST || s->kind == WEFTI_STEP_WAIT;
+            const int32_t t = moves ? wefti_step_transfer_of(p, s) : -1; /* a copy hides */
+            if (t >= 0 && s->kind == WEFTI_STEP_POST && section == (int)from)
+                ends[t] = clock + w->seconds[t];
+            if (t >= 0 && s->kind == WEFTI_STEP_WAIT && ends[t] > clock) clock = ends[t];
             if (s->kind == WEFTI_STEP_COPY)
                 more = wefti_copy_seconds(w->machine, (double)wefti_copy_bytes(s));
             if (s->kind == WEFTI_STEP_CALL) {
