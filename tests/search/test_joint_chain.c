@@ -254,7 +254,7 @@ static weft_status guess_and_walk(void *context, const wefti_degrees *d) {
     ASSERT_OK(wefti_joint_coarse_bound(&x->s, d, &b));
     ASSERT_OK(wefti_joint_simulate(&x->s, d, &plan, &walked));
     x->degrees[x->count] = *d;
-    x->guess[x->count] = wefti_joint_guess_stages(&x->s.j, d, &b.about);
+    x->guess[x->count] = wefti_joint_guess_stages(&x->s, d, &b.about);
     x->seconds[x->count++] = walked->step_seconds;
     weft_plan_destroy(plan);
     weft_prediction_free(walked);
@@ -304,7 +304,7 @@ static void guesses_tell_schedules(void **state) {
     }
     wefti_joint_line_bound b;
     ASSERT_OK(wefti_joint_coarse_bound(&x.s, &d, &b));
-    ASSERT_OK(wefti_joint_guess_least_stages(&x.s.j, &d, &b.about, &found));
+    ASSERT_OK(wefti_joint_guess_least_stages(&x.s, &d, &b.about, &found));
     assert_true(found == least);
     wefti_joint_end(&x.s);
     weft_plan_destroy(settings);

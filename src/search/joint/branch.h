@@ -96,6 +96,7 @@ typedef struct wefti_joint_branch {
     wefti_joint_answer *out;
     double parameters;     /* bytes of the whole model's */
     double tensors;        /* how many of them have gradients */
+    double tied;           /* bytes of those that several calls read */
     bool guessing;         /* the least guess is taken next, not the least bound */
     int32_t tight_misfits; /* tight candidates that were walked and did not fit */
     double tight_effort;   /* of programs for tight splits */
@@ -176,12 +177,15 @@ double wefti_joint_guess_exposed(const wefti_joint_branch *s, const wefti_degree
 /* Seconds of the products of a step, about. `products`: without recomputation. */
 double wefti_joint_guess_products(const wefti_joint_branch *s, const wefti_degrees *d,
                                   double products);
-/* Seconds that a schedule adds to the work of a stage, about: where stages wait for each other, and
- * where they wait for messages. */
-double wefti_joint_guess_stages(const wefti_joint *j, const wefti_degrees *d,
+/* Seconds in which the first and the last stage sum the gradient of a parameter that both read,
+ * about. */
+double wefti_joint_guess_tied(const wefti_joint_branch *s, const wefti_degrees *d);
+/* Seconds that a schedule adds to the work of a stage, about: where stages wait for each other,
+ * where they wait for messages, and where they sum such gradients. */
+double wefti_joint_guess_stages(const wefti_joint_branch *s, const wefti_degrees *d,
                                 const wefti_joint_about *about);
 /* The same with the schedule and chunks of the space that add least. */
-weft_status wefti_joint_guess_least_stages(const wefti_joint *j, const wefti_degrees *split,
+weft_status wefti_joint_guess_least_stages(const wefti_joint_branch *s, const wefti_degrees *split,
                                            const wefti_joint_about *about,
                                            double *out) WEFT_CHECKED;
 

@@ -26,7 +26,7 @@
 typedef struct breadth {
     int of_part, of_split;
 } breadth;
-static const breadth usual = {5, 2}, narrow = {2, 2};
+static const breadth usual = {5, 2}, one = {1, 1};
 
 typedef struct part {
     wefti_joint_branch *s;
@@ -67,7 +67,7 @@ static weft_status push(void *context, const wefti_degrees *d) {
         return WEFT_OK;
     const double work = b.about.work + b.about.further;
     wefti_joint_item x = {.degrees = *d, .bound = b.seconds, .bytes = b.bytes, .about = about};
-    x.guess = work + wefti_joint_guess_stages(&s->j, d, &b.about) +
+    x.guess = work + wefti_joint_guess_stages(s, d, &b.about) +
               wefti_joint_guess_exposed(s, d, work, d->level);
     WEFT_TRY(WEFT_GROW(p->items, p->count, p->cap));
     p->items[p->count++] = x;
@@ -296,7 +296,8 @@ static int choices_of(const wefti_joint_branch *s, int dimension, single out[SIN
     return count;
 }
 
-weft_status wefti_joint_walk_singles(wefti_joint_branch *s) {
+/* The best candidate of each value. */
+static weft_status walk_choices(wefti_joint_branch *s) {
     static const int dimensions[] = {
         WEFTI_JOINT_STAGES,  WEFTI_JOINT_TENSOR,    WEFTI_JOINT_DATA,        WEFTI_JOINT_EXPERT,
         WEFTI_JOINT_CONTEXT, WEFTI_JOINT_RECOMPUTE, WEFTI_JOINT_MICROBATCHES};
@@ -309,8 +310,14 @@ weft_status wefti_joint_walk_singles(wefti_joint_branch *s) {
             const unsigned open = BIT(CHUNKS) | BIT(SCHEDULE) | BIT(LEVEL) | BIT(SHARD);
             for (int o = 0; o < WEFTI_JOINT_COUNT; o++)
                 if (open & 1u << o) fix.value[o] = s->j.problem->fix.value[o];
-            WEFT_TRY(walk_part(s, &fix, narrow));
+            WEFT_TRY(walk_part(s, &fix, one));
         }
     }
     return WEFT_OK;
+}
+
+/* All values have their best candidate before one has its second, for the budget may end. */
+weft_status wefti_joint_walk_singles(wefti_joint_branch *s) {
+    WEFT_TRY(walk_choices(s));
+    return walk_choices(s);
 }

@@ -73,7 +73,8 @@ typedef struct wefti_joint_line {
     wefti_joint_product *products;
     int64_t product_count, product_cap;
     double kept_fixed, kept_each; /* bytes of saved blocks and of inputs that are kept */
-    double boundary;              /* bytes of a sample that pass from a block to the next one */
+    double boundary; /* bytes of a sample that pass from a block to the next one, and in a model
+                      * without short blocks from a call in its middle */
     double frame[2]; /* working memory of the backward pass with one sample, with two */
     /* Bytes on a device at level 0, without stages, and of the whole tensors. `trained`: those of
      * the parameters that have gradients. */
@@ -81,6 +82,7 @@ typedef struct wefti_joint_line {
     double whole_parameters, whole_optimizer, whole_trained;
     double shared_blocks; /* of the trained parameters of blocks that levels 2 and 3 share */
     double tensors;       /* how many parameters have gradients */
+    double tied;          /* bytes on a device of those that several calls read */
 } wefti_joint_line;
 
 /* Of parameters, gradients and the optimizer, on one device. Layouts of gradients, and so transfers
@@ -180,6 +182,8 @@ weft_status wefti_joint_products_find(wefti_joint *j, const wefti_degrees *degre
                                       const wefti_joint_line *line, double samples,
                                       const wefti_joint_product_sum (**out)[2]) WEFT_CHECKED;
 /* bound/state.c */
+/* How many calls of the graph read a parameter; *out_first: the first of them, -1: none. */
+int32_t wefti_joint_readers(const weft_graph *graph, const char *parameter, int32_t *out_first);
 weft_status wefti_joint_state_find(wefti_joint *j, const wefti_degrees *degrees,
                                    const wefti_joint_state **out) WEFT_CHECKED;
 
@@ -262,6 +266,9 @@ weft_status wefti_joint_bound_of(const wefti_joint *j, const wefti_degrees *degr
                                  const wefti_joint_work *work, const wefti_joint_state *state,
                                  wefti_joint_bound *out) WEFT_CHECKED;
 
+/* Seconds of a message from a stage to another; each device of the one has so many bytes. */
+double wefti_joint_send(const wefti_joint *j, const wefti_degrees *degrees, double bytes,
+                        int32_t from, int32_t to);
 /* Seconds in which a block's result passes from any stage to another, at least. `boundary`: bytes.
  */
 double wefti_joint_least_send(const wefti_joint *j, const wefti_degrees *degrees, double boundary);

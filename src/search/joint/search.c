@@ -34,19 +34,23 @@ static weft_status guess_of_split(const wefti_joint_branch *s, const wefti_degre
                                   double *out) {
     const double work = b->about.work + b->about.further;
     const int32_t fixed = s->j.problem->fix.value[WEFTI_JOINT_LEVEL];
-    double least = INFINITY, stages;
+    double least = INFINITY, stages[2]; /* at level 0, and where replicas share gradients */
     *out = INFINITY;
     if (wefti_joint_is_large(d) || fitting == WEFTI_JOINT_TOO_LARGE) return WEFT_OK;
-    WEFT_TRY(wefti_joint_guess_least_stages(&s->j, d, &b->about, &stages));
+    for (int shared = 0; shared < 2; shared++) {
+        wefti_degrees at = *d;
+        at.level = shared;
+        WEFT_TRY(wefti_joint_guess_least_stages(s, &at, &b->about, &stages[shared]));
+    }
     for (int level = 0; level <= 3; level++) {
         if (wefti_joint_fitting_of(s, b->guess_bytes[level]) > fitting ||
             (fixed >= 0 && fixed != level))
             continue;
-        const double exposed = wefti_joint_guess_exposed(s, d, work, level);
+        const double exposed = wefti_joint_guess_exposed(s, d, work, level) + stages[level > 0];
         if (exposed < least) least = exposed;
     }
     /* Other orders of axes are seldom better. */
-    *out = (work + stages + least) * (wefti_joint_outermost(d) ? 1 : WEFTI_GUESS_INNER);
+    *out = (work + least) * (wefti_joint_outermost(d) ? 1 : WEFTI_GUESS_INNER);
     return WEFT_OK;
 }
 
@@ -151,7 +155,8 @@ static weft_status push_candidate(wefti_joint_branch *s, const wefti_degrees *d,
     s->out->candidates++;
     WEFT_TRY(wefti_joint_bytes_of_draft(s, d, work, &bytes, &about));
     /* The candidate's own bound tells its schedule from others; that of its split does not. */
-    const double exposed = wefti_joint_guess_exposed(s, d, b.seconds, d->level);
+    const double exposed =
+        wefti_joint_guess_exposed(s, d, b.seconds, d->level) + wefti_joint_guess_tied(s, d);
     /* With weights' gradients apart, what has been recomputed stays. */
     const bool stays = wefti_schedule_splits(d->schedule) && d->recompute == WEFT_RECOMPUTE_FULL;
     bool alike;

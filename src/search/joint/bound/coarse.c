@@ -482,6 +482,38 @@ static weft_status kept_of_tensor(wefti_joint_branch *s, const wefti_degrees *d,
     return WEFT_OK;
 }
 
+/* The bytes of a device, of `whole` ones. Experts lie whole on the ranks of ep, and of tp if their
+ * number admits it; tp divides all others. `shared`: on one of `ranks` that divide experts. */
+static double of_device(const wefti_joint_branch *s, const wefti_degrees *d, double whole,
+                        double shared, int32_t ranks) {
+    const weft_model_config *c = s->j.problem->source.config;
+    const double experts = ranks > 1 ? (whole - shared) * ranks / (ranks - 1) : 0;
+    const bool spread = ranks > 1 && wefti_degrees_spread_experts(c, d);
+    return (whole - experts) / d->tensor + experts / d->expert / (spread ? d->tensor : 1);
+}
+
+/* Parameters and states on a device at level 0, at least. As few devices of ep as divide experts
+ * equally tell how many bytes these have. */
+static weft_status divide_state(wefti_joint_branch *s, const wefti_degrees *d,
+                                wefti_joint_line *out) {
+    const weft_model_config *c = s->j.problem->source.config;
+    const wefti_joint_line none = {0}, *line = &none;
+    wefti_degrees some = wefti_degrees_none();
+    if (c && c->experts > 1 && d->tensor * d->expert > 1) {
+        some.recompute = d->recompute;
+        do some.expert++;
+        while (c->experts % some.expert);
+        WEFT_TRY(wefti_joint_line_find(&s->j, &some, &line));
+    }
+    /* Nothing is known of experts: as if all ranks divided everything. */
+    const bool known = line->legal && line->parameters < out->whole_parameters;
+    const int32_t ranks = known ? some.expert : 1, more = known ? 1 : d->expert;
+    out->parameters = of_device(s, d, out->whole_parameters, line->parameters, ranks) / more;
+    out->optimizer = of_device(s, d, out->whole_optimizer, line->optimizer, ranks) / more;
+    out->trained = of_device(s, d, out->whole_trained, line->trained, ranks) / more;
+    return WEFT_OK;
+}
+
 /* Two devices with a sample each tell how much working memory their samples take together. */
 static weft_status frame_of_experts(wefti_joint_branch *s, const wefti_degrees *d, double samples,
                                     double *frame) {
@@ -557,15 +589,13 @@ weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees 
     if (d->stages > 1) out->about.send = wefti_joint_least_send(&s->j, d, boundary);
     if (calls) out->seconds = wefti_larger(out->seconds, least_step(s, d, calls, boundary));
     const double micro = samples / d->microbatches / copies;
-    const wefti_joint_line divided = {.parameters = base.whole_parameters / d->tensor / d->expert,
-                                      .optimizer = base.whole_optimizer / d->tensor / d->expert,
-                                      .whole_parameters = base.whole_parameters,
-                                      .whole_optimizer = base.whole_optimizer,
-                                      .trained = base.whole_trained / d->tensor / d->expert,
-                                      .whole_trained = base.whole_trained,
-                                      .shared_blocks = base.shared_blocks};
+    wefti_joint_line divided = {.whole_parameters = base.whole_parameters,
+                                .whole_optimizer = base.whole_optimizer,
+                                .whole_trained = base.whole_trained,
+                                .shared_blocks = base.shared_blocks};
     double of_sample = base.kept_each, frame = frame_of(&base, micro >= 1 ? micro : 1) / parts;
-    weft_status status = kept_of_tensor(s, d, &of_sample);
+    weft_status status = divide_state(s, d, &divided);
+    if (status >= 0) status = kept_of_tensor(s, d, &of_sample);
     if (status >= 0 && d->expert > 1) status = frame_of_experts(s, d, micro, &frame);
     const double kept = micro >= 1 ? of_sample * micro / d->context : 0;
     if (status >= 0 && micro >= 1) bound_of_levels(s, d, kept, &divided, calls, out);
@@ -575,6 +605,7 @@ weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees 
         out->guess_bytes[l] = guess_bytes(s, d, l, WEFTI_GUESS_KEPT * kept, frame, &divided);
     s->parameters = base.whole_parameters;
     s->tensors = base.tensors;
+    s->tied = base.tied;
     return WEFT_OK;
 }
 

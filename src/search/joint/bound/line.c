@@ -191,7 +191,8 @@ static weft_status add_step(const wefti_joint *j, const wefti_joint_walk *one,
     add_growth(&g, &out->call[k][a->phase == WEFTI_BACKWARD]);
     double kept[2] = {0, 0};
     const weft_body *body = a->routine->body;
-    if (a->phase == WEFTI_FORWARD && k == j->shape.middle && body->out_count && a->part == 0)
+    const int32_t middle = j->shape.middle < 0 ? j->shape.calls / 2 : j->shape.middle;
+    if (a->phase == WEFTI_FORWARD && k == middle && body->out_count && a->part == 0)
         out->boundary = (double)weft_desc_bytes(&body->values[body->out[0]].desc);
     if (a->phase == WEFTI_FORWARD) {
         kept[0] = saved_bytes(a->routine);
@@ -236,9 +237,11 @@ static bool of_middle(const wefti_joint_shape *s, const char *parameter) {
     return scope && !strncmp(parameter, scope, strlen(scope)) && parameter[strlen(scope)] == '.';
 }
 
-static void read_tensors(const wefti_joint *j, const wefti_program *p, wefti_joint_line *out) {
+static void read_tensors(const wefti_joint *j, const weft_graph *g, const wefti_program *p,
+                         wefti_joint_line *out) {
     const wefti_joint_shape *s = &j->shape;
     const int64_t threshold = j->problem->settings->optimizer.threshold;
+    int32_t first;
     for (int32_t i = 0; i < p->tensor_count; i++) {
         const wefti_tensor *t = &p->tensors[i];
         const bool state = t->role == WEFTI_TENSOR_OPTIMIZER && t->param >= 0;
@@ -252,6 +255,8 @@ static void read_tensors(const wefti_joint *j, const wefti_program *p, wefti_joi
         out->tensors += times;
         out->trained += times * (double)weft_desc_bytes(&t->desc);
         out->whole_trained += times * (double)weft_desc_bytes(&t->whole);
+        if (wefti_joint_readers(g, t->name, &first) > 1)
+            out->tied += (double)weft_desc_bytes(&t->desc);
         /* All blocks are like the middle one. A backward pass may not read biases. */
         const int64_t bytes = weft_desc_bytes(&t->whole);
         if (of_middle(s, t->name) && t->whole.rank > 1 && bytes / j->devices >= threshold)
@@ -261,14 +266,15 @@ static void read_tensors(const wefti_joint *j, const wefti_program *p, wefti_joi
 
 /* ---- the table ---- */
 
-static weft_status read_programs(const wefti_joint *j, const wefti_program *one,
-                                 const wefti_program *two, wefti_joint_line *out) {
+static weft_status read_programs(const wefti_joint *j, const weft_graph *g,
+                                 const wefti_program *one, const wefti_program *two,
+                                 wefti_joint_line *out) {
     wefti_joint_walk a, b;
     WEFT_TRY(wefti_joint_walk_begin(j, one, &a));
     weft_status status = wefti_joint_walk_begin(j, two, &b);
     if (status >= 0) {
         status = read_steps(j, &a, &b, out);
-        read_tensors(j, one, out);
+        read_tensors(j, g, one, out);
         wefti_joint_walk_end(&b);
         out->legal = status >= 0;
     }
@@ -295,7 +301,7 @@ static weft_status make(wefti_joint *j, wefti_joint_line *line) {
     WEFT_TRY(status);
     status = wefti_joint_build(j, &d, 2 * (int64_t)d.expert, j->shape.layers, &g, &two);
     if (status >= 0) {
-        status = read_programs(j, one, two, line);
+        status = read_programs(j, g, one, two, line);
         wefti_program_destroy(two);
     }
     wefti_program_destroy(one);

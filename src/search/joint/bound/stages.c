@@ -137,6 +137,11 @@ static int32_t level_between(const wefti_joint *j, const wefti_degrees *d, int32
     return wefti_model_level_of(j->problem->machine, from * size, to * size);
 }
 
+double wefti_joint_send(const wefti_joint *j, const wefti_degrees *d, double bytes, int32_t from,
+                        int32_t to) {
+    return send_at(j, d, bytes, level_between(j, d, from, to));
+}
+
 /* The first devices of two stages; others with equal coordinates lie no nearer to each other than
  * those of the first two stages. */
 double wefti_joint_least_send(const wefti_joint *j, const wefti_degrees *d, double boundary) {
@@ -158,7 +163,7 @@ static void add_receives(const wefti_joint *j, const wefti_degrees *d, const wef
         wefti_schedule_place(d->schedule, d->stages, part_of[k], &from, &chunk);
         wefti_schedule_place(d->schedule, d->stages, part_of[k + 1], &to, &chunk);
         if (from == to) continue;
-        const double send = send_at(j, d, (double)work->boundary, level_between(j, d, from, to));
+        const double send = wefti_joint_send(j, d, (double)work->boundary, from, to);
         if (part_of[k + 1] < d->stages) stages[to].first_send = send;
         if (middle < 1 || of < middle - 1 || of > middle + 1) continue; /* no block */
         stages[to].receives += send;

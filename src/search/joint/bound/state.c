@@ -118,18 +118,21 @@ static weft_status sum_state(const wefti_joint *j, const wefti_program *p, state
     return status;
 }
 
-/* The call that first reads a parameter, -1: none. */
-static int32_t reader_of(const wefti_joint_shape *shape, const weft_graph *g, const char *name) {
-    for (int64_t i = 0, call = -1; i < g->root->node_count; i++) {
+int32_t wefti_joint_readers(const weft_graph *g, const char *name, int32_t *out_first) {
+    int32_t readers = 0, call = -1;
+    *out_first = -1;
+    for (int64_t i = 0; i < g->root->node_count; i++) {
         const weft_node *n = &g->root->nodes[i];
+        bool reads = false;
         if (!n->callee) continue;
         call++;
-        for (int k = 0; k < n->inputs; k++) {
+        for (int k = 0; k < n->inputs && !reads; k++) {
             const char *is = n->in[k] < 0 ? NULL : g->root->values[n->in[k]].name;
-            if (is && !strcmp(is, name)) return call < shape->calls ? (int32_t)call : -1;
+            reads = is && !strcmp(is, name);
         }
+        if (reads && !readers++) *out_first = call;
     }
-    return -1;
+    return readers;
 }
 
 static weft_status read_tensors(wefti_joint *j, const weft_graph *g, const wefti_program *p,
@@ -138,7 +141,9 @@ static weft_status read_tensors(wefti_joint *j, const weft_graph *g, const wefti
     WEFT_NEW_ARRAY(reader, int32_t, p->tensor_count + 1);
     for (int32_t i = 0; i < p->tensor_count; i++) {
         const wefti_tensor *t = &p->tensors[i];
-        reader[i] = t->role == WEFTI_TENSOR_PARAM ? reader_of(&j->shape, g, t->name) : -1;
+        reader[i] = -1;
+        if (t->role == WEFTI_TENSOR_PARAM) (void)wefti_joint_readers(g, t->name, &reader[i]);
+        if (reader[i] >= j->shape.calls) reader[i] = -1;
         if (reader[i] < 0) continue;
         out->parameters[reader[i]] += weft_desc_bytes(&t->desc);
         if (out->key.several && out->key.level < 2)

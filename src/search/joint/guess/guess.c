@@ -1,7 +1,23 @@
 /* Guesses: about how long a candidate takes, to find good plans early. They decide the order only:
  * no candidate is left out for its guess. */
 #include "cost/cost.h"
+#include "schedule/schedule.h"
 #include "search/joint/branch.h"
+
+/* Replicas whose axes have the tensors between them: each axis has links of its own. */
+static bool levels_of_axes(const wefti_joint *j, const wefti_degrees *d,
+                           int32_t per_level[WEFTI_LEVELS_MAX]) {
+    const wefti_machine_model *m = j->problem->machine;
+    const int32_t sizes[] = {d->data, d->expert, d->context};
+    for (int32_t l = 0; l < m->level_count; l++) per_level[l] = 1;
+    for (int a = 0; a < 3; a++) {
+        int32_t of_axis[WEFTI_LEVELS_MAX];
+        const wefti_joint_axis axis = {wefti_joint_stride_of(d, a), sizes[a], 1};
+        if (!wefti_joint_levels_of(m, &axis, of_axis)) return false;
+        for (int32_t l = 0; l < m->level_count; l++) per_level[l] *= of_axis[l];
+    }
+    return true;
+}
 
 /* Blocks of each level in a block of the next one, of all replicas. Those that do not divide
  * equally: as many of a host as there is room for. */
@@ -11,6 +27,7 @@ static void levels_of_replicas(const wefti_joint *j, const wefti_degrees *d, int
     const int32_t stride = d->order[3] == 3 ? d->tensor : 1;
     const int32_t host = wefti_model_per_host(m), room = host > stride ? host / stride : 1;
     const int32_t within = replicas < room ? replicas : room;
+    if (d->order[3] != 3 && d->tensor > 1 && levels_of_axes(j, d, per_level)) return;
     if (wefti_joint_levels_of(m, &(wefti_joint_axis){stride, replicas, 1}, per_level)) return;
     for (int32_t l = 0; l < m->level_count; l++) per_level[l] = 1;
     per_level[m->host_level] = within;
@@ -85,31 +102,45 @@ static double waited_for(const wefti_joint *j, const wefti_degrees *d) {
     return d->chunks == 1 ? 1 : largest;
 }
 
+/* An embedding may be the head too: its first and its last reader each have a gradient. An
+ * all-reduce of two stages moves as many bytes as a message. From level 1 on, replicas have shared
+ * the gradient before. */
+double wefti_joint_guess_tied(const wefti_joint_branch *s, const wefti_degrees *d) {
+    const double sharing = d->level ? d->data * d->context * d->expert : 1;
+    int32_t first, last, chunk;
+    if (d->stages == 1 || !(s->tied > 0)) return 0;
+    wefti_schedule_place(d->schedule, d->stages, 0, &first, &chunk);
+    wefti_schedule_place(d->schedule, d->stages, d->stages * d->chunks - 1, &last, &chunk);
+    return first == last ? 0
+                         : wefti_joint_send(&s->j, d, s->tied / d->tensor / sharing, first, last);
+}
+
 /* A stage waits at once for each value and each gradient, of each chunk. */
-double wefti_joint_guess_stages(const wefti_joint *j, const wefti_degrees *d,
+double wefti_joint_guess_stages(const wefti_joint_branch *s, const wefti_degrees *d,
                                 const wefti_joint_about *about) {
     const double work = about->work + about->further;
     if (d->stages == 1) return 0;
-    return work / d->microbatches * (d->stages - 1) * waited_for(j, d) +
-           2.0 * d->chunks * d->microbatches * about->send;
+    return work / d->microbatches * (d->stages - 1) * waited_for(&s->j, d) +
+           2.0 * d->chunks * d->microbatches * about->send + wefti_joint_guess_tied(s, d);
 }
 
 typedef struct least_stages {
-    const wefti_joint *j;
+    const wefti_joint_branch *s;
     const wefti_joint_about *about;
     double seconds;
 } least_stages;
 
 static weft_status take_order(void *context, const wefti_degrees *d) {
     least_stages *x = context;
-    x->seconds = wefti_smaller(x->seconds, wefti_joint_guess_stages(x->j, d, x->about));
+    x->seconds = wefti_smaller(x->seconds, wefti_joint_guess_stages(x->s, d, x->about));
     return WEFT_OK;
 }
 
-weft_status wefti_joint_guess_least_stages(const wefti_joint *j, const wefti_degrees *split,
+weft_status wefti_joint_guess_least_stages(const wefti_joint_branch *s, const wefti_degrees *split,
                                            const wefti_joint_about *about, double *out) {
-    least_stages x = {j, about, INFINITY};
-    const weft_status status = wefti_joint_orders(j, split, &(wefti_joint_visit){&x, take_order});
+    least_stages x = {s, about, INFINITY};
+    const weft_status status =
+        wefti_joint_orders(&s->j, split, &(wefti_joint_visit){&x, take_order});
     *out = x.seconds;
     return status;
 }
