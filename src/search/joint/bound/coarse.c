@@ -434,11 +434,13 @@ static double guess_bytes(const wefti_joint_branch *s, const wefti_degrees *d, i
     const bool several = d->stages > 1 || d->microbatches > 1;
     const double shared = line->whole_parameters / mesh;
     const double parameters = level >= 3 ? shared : line->parameters;
-    const double gradients = !several ? 0 : level >= 2 ? line->whole_trained / mesh : line->trained;
-    const double state =
-        parameters + gradients + (level >= 1 ? line->whole_optimizer / mesh : line->optimizer);
+    const double gradients = level >= 2 ? line->whole_trained / mesh : line->trained;
+    const double state = parameters + (level >= 1 ? line->whole_optimizer / mesh : line->optimizer);
+    /* Those of a single microbatch come as its blocks go. */
+    const double flying = chunks * kept * most;
+    const double held = several ? gradients + flying : wefti_larger(gradients, flying);
     const double gathered = level >= 2 ? 3 * line->parameters / wefti_joint_calls(&s->j.shape) : 0;
-    return (state + chunks * kept * most + recomputed) / d->stages + gathered + frame;
+    return (state + held + recomputed) / d->stages + gathered + frame;
 }
 
 static double frame_of(const wefti_joint_line *line, double samples) {
