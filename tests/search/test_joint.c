@@ -79,6 +79,7 @@ typedef struct question {
 
 /* A clock that ticks when it is asked: since the last search began, and the limit, 0: none. */
 static int64_t asked, ticks;
+static int copies = 1; /* of each microbatch */
 
 static double next_tick(void *clock) {
     (void)clock;
@@ -104,6 +105,7 @@ static weft_status ask(source *s, const question *q, wefti_joint_answer *out) {
     wefti_machine_model *machine;
     weft_plan *settings;
     ASSERT_OK(weft_plan_create(q->devices, &settings));
+    ASSERT_OK(weft_plan_copies(settings, copies));
     if (wefti_model_find(q->machine, &machine) < 0) fail_msg("%s", weft_error_message());
     wefti_joint_problem p = {
         .source = {.context = s, .model = find_model, .config = &s->config, .batch = q->batch},
@@ -396,6 +398,33 @@ static void tensors_on_fast_links(void **state) {
     source_free(&m);
 }
 
+/* Copies of a microbatch alternate, so no stage has to wait for its transfers. */
+static void copies_of_the_job_are_kept(void **state) {
+    (void)state;
+    static const char *const fixes[] = {"tp=4 sp=0 level=0", "tp=4 sp=1", "tp=2 level=3",
+                                        "tp=2 pp=2",         "dp=2 cp=2", "dp=4 level=2"};
+    source m = {.dtype = WEFT_F32, .config = language(WEFT_FAMILY_GPT2, 2, 256, 512, 64)};
+    static const char *const machines[] = {"hosts=1 gpus=4 gpu=a100-80g intra=5e9,3e-6",
+                                           "hosts=1 gpus=4 gpu=a100-80g intra=300e9,3e-6"};
+    copies = 2;
+    for (int k = 0; k < 2; k++) {
+        const question q = {machines[k], NULL, 4, 16, 0, 20};
+        wefti_joint_answer best = answered(&m, &q);
+        assert_int_equal(best.plan->copies, 2);
+        for (size_t f = 0; f < sizeof fixes / sizeof *fixes; f++) {
+            question fixed = q;
+            fixed.fix = fixes[f];
+            wefti_joint_answer a = answered(&m, &fixed);
+            assert_int_equal(a.plan->copies, 2);
+            assert_true(best.lower_bound_seconds <= a.prediction->step_seconds);
+            wefti_joint_answer_free(&a);
+        }
+        wefti_joint_answer_free(&best);
+    }
+    copies = 1;
+    source_free(&m);
+}
+
 static void experts_are_shared_out(void **state) {
     (void)state;
     source m = {.dtype = WEFT_BF16, .config = language(WEFT_FAMILY_MIXTRAL, 4, 128, 256, 64)};
@@ -605,6 +634,7 @@ int main(void) {
         cmocka_unit_test(no_plain_plan_is_faster),
         cmocka_unit_test(stages_across_slow_links),
         cmocka_unit_test(tensors_on_fast_links),
+        cmocka_unit_test(copies_of_the_job_are_kept),
         cmocka_unit_test(experts_are_shared_out),
         cmocka_unit_test(uneven_machines_have_plans),
         cmocka_unit_test(cells_are_described),

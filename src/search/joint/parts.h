@@ -221,6 +221,17 @@ double wefti_joint_least_factor(const wefti_device_model *device, const weft_nod
 /* Seconds of the products of one sample on one device, at the best rates. */
 weft_status wefti_joint_ideal(wefti_joint *j, double *out_forward,
                               double *out_backward) WEFT_CHECKED;
+/* Samples of a program: those of one copy of a microbatch on all replicas; 0: the model has one
+ * size only. */
+static inline int64_t wefti_joint_samples(const wefti_joint *j, const wefti_degrees *d) {
+    const wefti_joint_problem *p = j->problem;
+    return j->scalable ? p->source.batch / d->microbatches / p->settings->copies : 0;
+}
+/* Whether copies of a microbatch alternate: one computes while another waits for its transfers. So
+ * no sum over calls is a bound of a stage; only the products of all devices are. */
+static inline bool wefti_joint_alternates(const wefti_joint *j) {
+    return j->problem->settings->copies > 1;
+}
 /* What a program costs to build, in programs for few devices: regions of all members of groups, and
  * the rings of split sequences. Routes count apart. */
 static inline double wefti_joint_effort(const wefti_degrees *d) {

@@ -157,12 +157,14 @@ static weft_status push_candidate(wefti_joint_branch *s, const wefti_degrees *d,
     /* The candidate's own bound tells its schedule from others; that of its split does not. */
     const double exposed =
         wefti_joint_guess_exposed(s, d, b.seconds, d->level) + wefti_joint_guess_tied(s, d);
+    const int32_t copies = s->j.problem->settings->copies; /* the bound has one of them */
     /* With weights' gradients apart, what has been recomputed stays. */
     const bool stays = wefti_schedule_splits(d->schedule) && d->recompute == WEFT_RECOMPUTE_FULL;
     bool alike;
     WEFT_TRY(wefti_joint_is_alike(s, d, &alike));
-    const double guess =
-        stays || alike ? INFINITY : (b.seconds + exposed) * (d->shard ? WEFTI_GUESS_SHARD : 1);
+    const double guess = stays || alike
+                             ? INFINITY
+                             : (b.seconds * copies + exposed) * (d->shard ? WEFTI_GUESS_SHARD : 1);
     const wefti_joint_fitting fitting = wefti_joint_fitting_of(s, about);
     const bool fits = bytes <= (double)s->j.limit;
     const double certain =

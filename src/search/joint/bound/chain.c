@@ -10,6 +10,7 @@
 /* Of all schedules, from the work of the calls. */
 double wefti_joint_bound_of_work(const wefti_joint_branch *s, const wefti_degrees *d,
                                  const wefti_joint_work *work) {
+    if (wefti_joint_alternates(&s->j)) return 0;
     return WEFTI_JOINT_ROUNDING *
            wefti_joint_least_step(&s->j, d, work->calls, (double)work->boundary);
 }
@@ -47,6 +48,7 @@ weft_status wefti_joint_bound_drawn(wefti_joint_branch *s, const wefti_degrees *
 bool wefti_joint_is_certain(const wefti_joint *j, const wefti_degrees *d) {
     const bool apart = d->stages > 1 && wefti_schedule_splits(d->schedule);
     const bool splits = d->tensor * d->context * d->expert > 1;
+    if (wefti_joint_alternates(j)) return false;
     return !apart || !splits || !j->problem->machine->device.units.source;
 }
 

@@ -82,7 +82,7 @@ static bool is_even(const wefti_joint_branch *s, const wefti_degrees *d) {
 static bool has_line(const wefti_joint_branch *s, const wefti_degrees *d) {
     const int64_t replicas = (int64_t)d->data * d->expert;
     return s->j.scalable && s->j.problem->source.batch % replicas == 0 &&
-           wefti_joint_outermost(d) && is_even(s, d);
+           !wefti_joint_alternates(&s->j) && wefti_joint_outermost(d) && is_even(s, d);
 }
 
 /* Samples of a microbatch on each device. */
@@ -401,17 +401,14 @@ static weft_status calls_of_line(const wefti_joint_branch *s, const wefti_joint_
     return WEFT_OK;
 }
 
-/* Microbatches in several copies are not bounded by their stages. */
 static double least_step(const wefti_joint_branch *s, const wefti_degrees *d,
                          const wefti_joint_call *calls, double boundary) {
     const wefti_joint_shape *shape = &s->j.shape;
-    const int32_t copies = s->j.problem->settings->copies;
     double sum = 0;
     for (int32_t k = 0; k < shape->calls; k++)
         sum += (calls[k].forward + calls[k].backward) * (k == shape->middle ? shape->copies : 1);
-    const double even =
-        copies * (copies > 1 ? 1 : filled(s, d, calls)) * sum * d->microbatches / d->stages;
-    const double stages = copies > 1 ? 0 : wefti_joint_least_step(&s->j, d, calls, boundary);
+    const double even = filled(s, d, calls) * sum * d->microbatches / d->stages;
+    const double stages = wefti_joint_least_step(&s->j, d, calls, boundary);
     return WEFTI_JOINT_ROUNDING * wefti_larger(even, stages);
 }
 
@@ -589,6 +586,10 @@ weft_status wefti_joint_coarse_bound(wefti_joint_branch *s, const wefti_degrees 
     const double boundary = base.boundary * samples / d->microbatches / copies / d->context /
                             (d->sequence ? d->tensor : 1);
     if (d->stages > 1) out->about.send = wefti_joint_least_send(&s->j, d, boundary);
+    if (wefti_joint_alternates(&s->j)) {
+        wefti_free(calls);
+        calls = NULL;
+    }
     if (calls) out->seconds = wefti_larger(out->seconds, least_step(s, d, calls, boundary));
     const double micro = samples / d->microbatches / copies;
     wefti_joint_line divided = {.whole_parameters = base.whole_parameters,
@@ -652,7 +653,7 @@ weft_status wefti_joint_step_of_draft(wefti_joint_branch *s, const wefti_degrees
     WEFT_TRY(wefti_joint_line_find(&s->j, &whole, &line));
     if (line->legal)
         *out = wefti_joint_least_of_level(s, d, d->level, d->shard > 0, d->chunks > 1, line,
-                                          work->calls);
+                                          wefti_joint_alternates(&s->j) ? NULL : work->calls);
     return WEFT_OK;
 }
 

@@ -221,7 +221,7 @@ static void add_stage(const wefti_joint *j, const wefti_degrees *d, const wefti_
         behind += stages[i].drain + stages[i + 1].first_send;
     }
     if (wefti_schedule_splits(d->schedule)) behind = 0;
-    const double receives = j->problem->settings->copies > 1 ? 0 : s->receives;
+    const double receives = wefti_joint_alternates(j) ? 0 : s->receives;
     if (receives > 0) before -= s->first_receive; /* one of those that count for all microbatches */
     const double busy = m * (s->forward + s->backward + receives) + x.waits;
     double seconds = before + busy + wefti_larger(x.update + x.tail, stage ? behind : 0);

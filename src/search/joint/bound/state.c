@@ -219,7 +219,7 @@ weft_status wefti_joint_state_find(wefti_joint *j, const wefti_degrees *d,
     key.data = d->data, key.expert = d->expert, key.context = d->context, key.tensor = d->tensor;
     key.sequence = d->sequence, key.level = d->level, key.shard = d->shard;
     key.several = d->microbatches > 1 || d->stages > 1;
-    key.samples = j->scalable ? (int32_t)(j->problem->source.batch / d->microbatches) : 0;
+    key.samples = (int32_t)wefti_joint_samples(j, d);
     key.recompute = (int32_t)d->recompute;
     memcpy(key.order, d->order, sizeof key.order);
     for (int64_t i = 0; i < j->state_count; i++)

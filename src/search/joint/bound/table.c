@@ -91,6 +91,7 @@ weft_status wefti_joint_build(wefti_joint *j, const wefti_degrees *d, int64_t sa
     const wefti_optimizer_plan *optimizer;
     WEFT_TRY(short_graph(j, samples, layers, out_graph, &optimizer));
     WEFT_TRY(wefti_joint_plan(j, d, NULL, &plan));
+    plan->copies = 1; /* what one copy computes */
     const wefti_program_spec spec = {
         .graph = *out_graph,
         .backends = wefti_builtin_backends(),
@@ -320,7 +321,7 @@ static weft_status make_work(wefti_joint *j, wefti_joint_work *work) {
 static wefti_joint_work_key work_key(const wefti_joint *j, const wefti_degrees *d) {
     wefti_joint_work_key k;
     memset(&k, 0, sizeof k); /* padding too: keys are compared as bytes */
-    const int64_t samples = j->scalable ? j->problem->source.batch / d->microbatches : 0;
+    const int64_t samples = wefti_joint_samples(j, d);
     const bool one = j->scalable && wefti_joint_outermost(d) && samples % d->data == 0;
     k.data = one ? 1 : d->data;
     k.expert = d->expert, k.context = d->context, k.tensor = d->tensor;
