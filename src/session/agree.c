@@ -323,11 +323,18 @@ weft_status wefti_agree_broadcast(wefti_agreement *a, weft_status status, void *
     return WEFT_OK;
 }
 
-weft_status wefti_agree_same(wefti_agreement *a, const wefti_job_fact *facts, int count) {
+weft_status wefti_agree_same(wefti_agreement *a, weft_status status, const wefti_job_fact *facts,
+                             int count) {
     wefti_job_value first[WEFTI_FACTS];
+    wefti_failure own;
     WEFT_REQUIRE(count <= WEFTI_FACTS, WEFT_E_BUG, "%d facts: at most %d can be compared", count,
                  WEFTI_FACTS);
     wefti_job_values(facts, count, first);
-    WEFT_TRY(wefti_agree_broadcast(a, WEFT_OK, first, (int64_t)((size_t)count * sizeof *first)));
-    return wefti_agree(a, wefti_job_compare(facts, count, a->me, first, 0, a->me));
+    wefti_failure_keep(status, &own);
+    const weft_status told =
+        wefti_agree_broadcast(a, status, first, (int64_t)((size_t)count * sizeof *first));
+    if (status < 0) status = wefti_failure_tell(&own);
+    if (told < 0) return status < 0 ? status : told;
+    if (status >= 0) status = wefti_job_compare(facts, count, a->me, first, 0, a->me);
+    return wefti_agree(a, status);
 }

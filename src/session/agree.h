@@ -3,7 +3,11 @@
  *
  * All calls are collective: every rank makes the same calls in the same order. If a call fails on
  * one rank, all ranks know. Either they have agreed on the failure, or the failed rank could not
- * complete the call and the world has ended. */
+ * complete the call and the world has ended.
+ *
+ * A public collective call never returns on one rank before its first agreement. It checks what
+ * that rank's caller gave, and hands the status to the agreement; where none follows,
+ * wefti_fail_world. */
 #ifndef WEFTI_SESSION_AGREE_H
 #define WEFTI_SESSION_AGREE_H
 
@@ -45,8 +49,9 @@ weft_status wefti_agree_gather(wefti_agreement *a, const void *part, int64_t byt
 weft_status wefti_agree_broadcast(wefti_agreement *a, weft_status status, void *data,
                                   int64_t bytes) WEFT_CHECKED;
 
-/* Whether all ranks have the facts of rank 0. The lowest rank that differs is named on all. */
-weft_status wefti_agree_same(wefti_agreement *a, const wefti_job_fact *facts,
+/* Whether all ranks have the facts of rank 0. The lowest rank that differs is named on all. If
+ * `status` is a failure of this rank, it fails with that. */
+weft_status wefti_agree_same(wefti_agreement *a, weft_status status, const wefti_job_fact *facts,
                              int count) WEFT_CHECKED;
 
 /* Broadcasts large data piece by piece through a buffer of WEFTI_BROADCAST_BYTES. Rank 0 fills the

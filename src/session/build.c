@@ -449,7 +449,11 @@ static void forget_transient(weft_session *s) {
                    (size_t)s->views[i]->microbatches);
 }
 
-static weft_status check_add(const weft_session *s) {
+static weft_status check_add(const weft_session *s, const weft_graph *graph,
+                             const int *out_program) {
+    WEFT_REQUIRE(graph && out_program, WEFT_E_ARG,
+                 "a graph is added with a place for the number of its program");
+    if (!s->workers) return WEFT_OK;
     WEFT_REQUIRE(
         !s->mends, WEFT_E_ARG,
         "a session with recovery gets all its graphs before its first step: a process that "
@@ -462,8 +466,7 @@ static weft_status check_add(const weft_session *s) {
 }
 
 weft_status weft_session_add(weft_session *s, weft_graph *graph, int *out_program) {
-    if (s->workers) WEFT_TRY(check_add(s));
-    WEFT_TRY(build(s, graph, WEFT_OK));
+    WEFT_TRY(build(s, graph, check_add(s, graph, out_program)));
     if (s->workers) {
         const weft_status status = extend(s);
         wefti_survivor_forget(&s->survivor);

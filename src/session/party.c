@@ -24,6 +24,11 @@ weft_status wefti_party_broadcast(const wefti_party *p, weft_status status, void
     return wefti_agree_broadcast(p->agreement, status, data, (int64_t)bytes);
 }
 
+weft_status wefti_party_same(const wefti_party *p, weft_status status, const wefti_job_fact *facts,
+                             int count) {
+    return p->agreement ? wefti_agree_same(p->agreement, status, facts, count) : status;
+}
+
 weft_status wefti_party_share_text(const wefti_party *p, weft_status status, char **text,
                                    int64_t *bytes) {
     WEFT_TRY(wefti_party_broadcast(p, status, bytes, sizeof *bytes));

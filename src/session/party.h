@@ -25,6 +25,8 @@ bool wefti_party_agreed(const wefti_party *p);
 weft_status wefti_party_agree(const wefti_party *p, weft_status status) WEFT_CHECKED;
 weft_status wefti_party_broadcast(const wefti_party *p, weft_status status, void *data,
                                   size_t bytes) WEFT_CHECKED;
+weft_status wefti_party_same(const wefti_party *p, weft_status status, const wefti_job_fact *facts,
+                             int count) WEFT_CHECKED;
 /* Broadcasts rank 0's *text, of *bytes bytes. On other ranks *text is NULL before, and the caller's
  * to free after; it has a zero at its end, and stays NULL if there are no bytes. */
 weft_status wefti_party_share_text(const wefti_party *p, weft_status status, char **text,

@@ -1,5 +1,6 @@
 /* Saves a session as a step of a run's directory, and loads one, for programs: the options and the
  * errors of the public calls. How it is done is told in session/save, as for training runs. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -101,11 +102,13 @@ static weft_status end_with(program_saver *p, weft_status status) {
     return failure.status < 0 ? wefti_failure_tell(&failure) : WEFT_OK;
 }
 
+/* Other ranks may be in weft_session_save_wait. */
 static weft_status check_none_under_way(const weft_session *s) {
-    WEFT_REQUIRE(!s->saving, WEFT_E_ARG,
-                 "step %lld is still being saved: call weft_session_save_wait first",
-                 (long long)s->saving->step);
-    return WEFT_OK;
+    if (!s->saving) return WEFT_OK;
+    return wefti_fail_world(
+        s->world,
+        WEFT_RAISE(WEFT_E_ARG, "step %lld is still being saved: call weft_session_save_wait first",
+                   (long long)s->saving->step));
 }
 
 static weft_status prepare(weft_session *s, const char *dir,
@@ -123,15 +126,24 @@ static weft_status prepare(weft_session *s, const char *dir,
     return WEFT_OK;
 }
 
-static weft_status start(weft_session *s, const char *dir,
-                         const weft_session_save_options *options) {
+/* `background`: the caller goes on while files are written. */
+static weft_status start(weft_session *s, const char *dir, const weft_session_save_options *options,
+                         bool background) {
     weft_session_save_options own = weft_session_save_defaults();
     program_saver *p = NULL;
     weft_status unwritten = WEFT_OK;
     WEFT_TRY(check_none_under_way(s));
     WEFT_TRY(wefti_session_start_in_world(s));
     weft_status status = wefti_struct_take("weft_session_save_options", options, &own);
-    status = agree(s, status < 0 ? status : prepare(s, dir, &own, &p));
+    if (status >= 0 && background && s->mends)
+        status = WEFT_RAISE(WEFT_E_ARG,
+                            "a session with recovery saves with weft_session_save: a write in the "
+                            "background would not survive the loss of a process");
+    if (status >= 0) status = prepare(s, dir, &own, &p);
+    wefti_job_fact how = {
+        .name = "save", .verb = "saves", .advice = "all ranks save slices, or none"};
+    (void)snprintf(how.text, sizeof how.text, "%s", own.sliced ? "slices" : "whole tensors");
+    if (s->agreement) status = wefti_agree_same(s->agreement, status, &how, 1);
     if (status >= 0) status = wefti_saver_save(&p->saver, s->survivor.step, &unwritten);
     if (status >= 0) status = unwritten;
     if (status < 0) return end_with(p, status);
@@ -168,10 +180,7 @@ void wefti_session_saving_captured(const weft_session *s) {
 
 weft_status weft_session_save_start(weft_session *session, const char *dir,
                                     const weft_session_save_options *options) {
-    WEFT_REQUIRE(!session->mends, WEFT_E_ARG,
-                 "a session with recovery saves with weft_session_save: a write in the background "
-                 "would not survive the loss of a process");
-    return wefti_session_settle(session, start(session, dir, options));
+    return wefti_session_settle(session, start(session, dir, options, true));
 }
 
 weft_status weft_session_save_test(weft_session *session) {
@@ -184,7 +193,7 @@ weft_status weft_session_save_wait(weft_session *session) {
 
 weft_status weft_session_save(weft_session *session, const char *dir,
                               const weft_session_save_options *options) {
-    weft_status status = start(session, dir, options);
+    weft_status status = start(session, dir, options, false);
     return wefti_session_settle(session, status < 0 ? status : finish(session));
 }
 

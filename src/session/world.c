@@ -103,7 +103,7 @@ weft_status wefti_session_same_job(weft_session *s, uint64_t model, bool bf16, w
     WEFT_TRY(agree_on_bf16(s, bf16));
     (void)snprintf(facts[FACT_ISA].text, sizeof facts[FACT_ISA].text, "with %s instructions",
                    wefti_builtin_variant(s->bf16));
-    return wefti_agree_same(s->agreement, facts, SESSION_FACTS);
+    return wefti_agree_same(s->agreement, WEFT_OK, facts, SESSION_FACTS);
 }
 
 /* ---- devices of other processes ---- */

@@ -23,7 +23,7 @@ weft_status wefti_built_same_job(const wefti_built *b) {
     WEFT_TRY(status);
     const wefti_job_fact key = {.name = "key, which checkpoint.key names,",
                                 .value = b->setup->key.number};
-    return wefti_agree_same(b->setup->party.agreement, &key, 1);
+    return wefti_party_same(&b->setup->party, WEFT_OK, &key, 1);
 }
 
 /* Compares this rank's data with rank 0's. In mode manual each rank trains on its own. */
@@ -62,5 +62,5 @@ weft_status wefti_built_same_data(const wefti_built *b) {
          .value = manual ? 0 : (uint64_t)weft_data_samples(b->data, WEFT_DATA_TRAIN)},
         {.name = "number of validation samples",
          .value = (uint64_t)weft_data_samples(b->data, WEFT_DATA_VALIDATION)}};
-    return wefti_agree_same(b->setup->party.agreement, facts, sizeof facts / sizeof *facts);
+    return wefti_party_same(&b->setup->party, WEFT_OK, facts, sizeof facts / sizeof *facts);
 }

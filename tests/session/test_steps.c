@@ -89,6 +89,29 @@ static weft_status save_at(weft_session *s, const run *r, int step) {
                     : weft_session_save(s, folder, &options);
 }
 
+/* One rank begins a call that has to wait for the end of the save; the other waits for that end. */
+static bool loads;
+static weft_status overtake(weft_session *s, const run *r, int step) {
+    if (step != 1) return WEFT_OK;
+    WEFT_TRY(weft_session_save_start(s, folder, NULL));
+    if (r->rank == 0) return weft_session_save_wait(s);
+    return loads ? weft_session_load(s, folder, -1, NULL)
+                 : weft_session_save_start(s, folder, NULL);
+}
+
+static void calls_under_way_keep_nobody_waiting(void **state) {
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        run two[2];
+        rank_of_world ranks[2];
+        loads = k == 1;
+        for (int r = 0; r < 2; r++) two[r] = (run){.c = &cases[0], .at = overtake, .rank = r};
+        run_world(2, run_rank, two, sizeof *two, ranks);
+        assert_int_equal(ranks[0].status, WEFT_E_PEER);
+        assert_int_equal(ranks[1].status, WEFT_E_ARG);
+    }
+}
+
 /* The session is other than the saved one, and the same after it was loaded. */
 static weft_status load_at(weft_session *s, const run *r, int step) {
     int64_t position = -1;
@@ -365,6 +388,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(steps_back_from_damage, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(keeps_and_refuses, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(changes_under_way, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(calls_under_way_keep_nobody_waiting, make_folder,
+                                        remove_folder),
         cmocka_unit_test_setup_teardown(full_disk, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

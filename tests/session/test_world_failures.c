@@ -5,6 +5,7 @@
 #include "base/fault.h"
 #include "base/philox.h"
 #include "session/agree.h"
+#include "session/session.h"
 
 /* ---- jobs that differ ---- */
 
@@ -143,6 +144,20 @@ static weft_status make_mistakes(weft_session *s, const run *r, int step) {
     status = weft_session_read_rows(s, 0, name, 0, wrong ? NULL : data, (size_t)row);
     good &= is_refused(r, status, WEFT_E_ARG, "are NULL");
     free(data);
+    int program;
+    weft_graph *graph = wefti_session_origin_of(s).graph;
+    status = weft_session_add(s, wrong ? NULL : graph, &program);
+    good &= is_refused(r, status, WEFT_E_ARG, "graph");
+    status = weft_session_add(s, graph, wrong ? NULL : &program);
+    good &= is_refused(r, status, WEFT_E_ARG, "graph");
+    status = weft_session_load(s, wrong ? NULL : "/nowhere", -1, NULL);
+    good &= is_refused(r, status, WEFT_E_ARG, "directory");
+    const weft_session_save_options how =
+        WEFT_STRUCT(weft_session_save_options, .sliced = wrong, .keep = 1);
+    status = weft_session_save_start(s, wrong ? NULL : "/nowhere", &how);
+    good &= is_refused(r, status, WEFT_E_ARG, "directory");
+    status = weft_session_save(s, "/nowhere", &how);
+    good &= status == WEFT_E_MISMATCH;
     return good ? WEFT_OK : WEFT_E_BUG;
 }
 

@@ -169,9 +169,11 @@ weft_status weft_session_recover(weft_session *s, weft_status status) {
 }
 
 weft_status weft_session_begin(weft_session *s, const weft_session_keeper *keeper) {
-    WEFT_REQUIRE(!s->workers, WEFT_E_ARG, "begin a session before its first other call");
     weft_session_keeper own = weft_session_keeper_defaults();
-    WEFT_TRY(wefti_fail_world(s->world, wefti_struct_take("weft_session_keeper", keeper, &own)));
+    const weft_status taken =
+        s->workers ? WEFT_RAISE(WEFT_E_ARG, "begin a session before its first other call")
+                   : wefti_struct_take("weft_session_keeper", keeper, &own);
+    WEFT_TRY(wefti_fail_world(s->world, taken));
     s->keeper = own;
     weft_status status = wefti_session_start(s);
     return status == WEFT_E_RECOVERED ? WEFT_OK : status;
