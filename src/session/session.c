@@ -183,6 +183,13 @@ static double gradient_scale(const weft_session *s) {
     return (double)parts;
 }
 
+/* The end of a pass or an update. A call that is wrong on this rank alone ends the world: the other
+ * ranks may wait in theirs, where no agreement is. */
+static weft_status settle(weft_session *s, weft_status status) {
+    if (status == WEFT_E_ARG) status = wefti_fail_world(s->world, status);
+    return wefti_session_settle(s, status);
+}
+
 /* Pipelines run all microbatches of a step at once: calls before the last one only count. */
 static weft_status accumulate(weft_session *s, double *out_loss) {
     wefti_view *view = s->views[0];
@@ -192,7 +199,7 @@ static weft_status accumulate(weft_session *s, double *out_loss) {
         wefti_position_step(s->world->comm->position, s->survivor.step + 1);
     WEFT_REQUIRE(s->accumulated < s->options.microbatches, WEFT_E_ARG,
                  "%d microbatches are accumulated already: update first", s->accumulated);
-    WEFT_TRY(wefti_fail_world(s->world, wefti_view_check_fed(s, 0)));
+    WEFT_TRY(wefti_view_check_fed(s, 0));
     if (s->accumulated == 0) WEFT_TRY(wefti_session_copy(s));
     s->rows[s->accumulated] = s->row;
     if (at_once && s->accumulated + 1 < s->options.microbatches) {
@@ -226,7 +233,7 @@ static weft_status try_accumulate(weft_session *s, double *out_loss) {
 }
 
 weft_status weft_session_accumulate(weft_session *s, double *out_loss) {
-    return wefti_session_settle(s, try_accumulate(s, out_loss));
+    return settle(s, try_accumulate(s, out_loss));
 }
 
 enum { NORM_BLOCK = 512 };
@@ -348,18 +355,16 @@ weft_status wefti_session_gather(weft_session *s) {
 }
 
 /* A learning rate that is not finite would turn every parameter into NaN: refuse it. */
-static weft_status check_rate(const weft_session *s, double learning_rate) {
-    if (isfinite((float)learning_rate)) return WEFT_OK;
-    return wefti_fail_world(
-        s->world,
-        WEFT_RAISE(WEFT_E_ARG,
-                   "the learning rate is %g: it must be a finite number of single precision",
-                   wefti_printed(learning_rate)));
+static weft_status check_rate(double learning_rate) {
+    WEFT_REQUIRE(isfinite((float)learning_rate), WEFT_E_ARG,
+                 "the learning rate is %g: it must be a finite number of single precision",
+                 wefti_printed(learning_rate));
+    return WEFT_OK;
 }
 
 static weft_status try_update(weft_session *s, double learning_rate, double *out_norm) {
     WEFT_REQUIRE(s->optimizer, WEFT_E_ARG, "the session was made without an optimizer");
-    WEFT_TRY(check_rate(s, learning_rate));
+    WEFT_TRY(check_rate(learning_rate));
     WEFT_REQUIRE(!updates_eagerly(s), WEFT_E_ARG,
                  "this session updates inside of its backward pass: use weft_session_step");
     WEFT_REQUIRE(s->accumulated == s->options.microbatches, WEFT_E_ARG,
@@ -386,7 +391,7 @@ static weft_status try_update(weft_session *s, double learning_rate, double *out
 }
 
 weft_status weft_session_update(weft_session *s, double learning_rate, double *out_norm) {
-    return wefti_session_settle(s, try_update(s, learning_rate, out_norm));
+    return settle(s, try_update(s, learning_rate, out_norm));
 }
 
 static weft_status try_step(weft_session *s, double learning_rate, double *out_loss) {
@@ -394,7 +399,7 @@ static weft_status try_step(weft_session *s, double learning_rate, double *out_l
     WEFT_REQUIRE(s->options.microbatches == 1, WEFT_E_ARG,
                  "a step of %d microbatches is that many accumulates and an update",
                  s->options.microbatches);
-    WEFT_TRY(check_rate(s, learning_rate));
+    WEFT_TRY(check_rate(learning_rate));
     WEFT_TRY(wefti_session_start(s));
     WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(learning_rate), learning_rate));
     double loss;
@@ -408,7 +413,7 @@ static weft_status try_step(weft_session *s, double learning_rate, double *out_l
 }
 
 weft_status weft_session_step(weft_session *s, double learning_rate, double *out_loss) {
-    return wefti_session_settle(s, try_step(s, learning_rate, out_loss));
+    return settle(s, try_step(s, learning_rate, out_loss));
 }
 
 static weft_status try_forward(weft_session *s, int program, double *out_loss) {
@@ -417,13 +422,13 @@ static weft_status try_forward(weft_session *s, int program, double *out_loss) {
     WEFT_REQUIRE(program > 0 || !s->optimizer, WEFT_E_ARG,
                  "program 0 trains: use weft_session_step, or add a graph for evaluation");
     WEFT_TRY(wefti_session_start(s));
-    WEFT_TRY(wefti_fail_world(s->world, wefti_view_check_fed(s, program)));
+    WEFT_TRY(wefti_view_check_fed(s, program));
     s->accumulated = 0; /* it overwrites the memory of the gradients */
     return run_pass(s, v, WEFTI_SECTION_FIRST, out_loss);
 }
 
 weft_status weft_session_forward(weft_session *s, int program, double *out_loss) {
-    return wefti_session_settle(s, try_forward(s, program, out_loss));
+    return settle(s, try_forward(s, program, out_loss));
 }
 
 /* ---- settings and numbers ---- */

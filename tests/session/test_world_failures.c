@@ -181,6 +181,66 @@ static void wrong_calls_of_one_rank_keep_nobody_waiting(void **state) {
     }
 }
 
+/* The last call of a rank may have needed no other one. */
+static weft_status meet(weft_world *world) {
+    wefti_agreement *a;
+    WEFT_TRY(wefti_agreement_of(world, &a));
+    return wefti_agree(a, WEFT_OK);
+}
+
+/* Calls out of order, by one rank alone: the others are in another call. They end with it, or with
+ * the next one for which they need that rank. */
+typedef enum disorder { BEGINS, FORWARDS, UPDATES, ACCUMULATES, DISORDERS } disorder;
+
+typedef struct disordered {
+    run run;
+    disorder call;
+} disordered;
+
+static weft_status call_out_of_order(void *context, weft_world *world) {
+    const disordered *d = context;
+    const bool wrong = d->run.rank == 1;
+    const weft_session_options o =
+        WEFT_STRUCT(weft_session_options, .threads = 1, .world = world, .microbatches = 2);
+    const weft_model_config config = config_of(d->run.c, false);
+    weft_graph *graph = NULL;
+    weft_session *s = NULL;
+    weft_status status =
+        told(world, weft_model_build(&config, WEFT_USE_TRAIN, BATCH, 0, WEFT_F32, &graph));
+    if (status >= 0) status = weft_session_create(graph, &o, &s);
+    for (int m = 0; m < 2 && status >= 0; m++) {
+        const bool now = wrong && m == 1;
+        status = feed(s, 0, (uint64_t)m, FEED_WHOLE, d->run.rank);
+        if (status < 0) break;
+        if (now && d->call == BEGINS)
+            status = weft_session_begin(s, NULL);
+        else if (now && d->call == FORWARDS)
+            status = weft_session_forward(s, 0, NULL);
+        else if (now && d->call == UPDATES)
+            status = weft_session_update(s, 0.1, NULL);
+        else
+            status = weft_session_accumulate(s, NULL);
+    }
+    if (status >= 0 && d->call == ACCUMULATES && wrong) status = weft_session_accumulate(s, NULL);
+    if (status >= 0) status = weft_session_update(s, 0.1, NULL);
+    if (status >= 0) status = meet(world);
+    weft_session_destroy(s);
+    weft_graph_destroy(graph);
+    return status;
+}
+
+static void calls_out_of_order_keep_nobody_waiting(void **state) {
+    (void)state;
+    for (disorder call = 0; call < DISORDERS; call++) {
+        disordered two[2] = {{{.c = &cases[0], .rank = 0}, call},
+                             {{.c = &cases[0], .rank = 1}, call}};
+        rank_of_world ranks[2];
+        run_world(2, call_out_of_order, two, sizeof *two, ranks);
+        assert_int_equal(ranks[0].status, WEFT_E_PEER);
+        assert_int_equal(ranks[1].status, WEFT_E_ARG);
+    }
+}
+
 /* ---- a rank that fails alone ---- */
 
 static weft_status fail_alone(void *context, weft_world *world) {
@@ -249,9 +309,7 @@ static weft_status run_starving(void *context, weft_world *world) {
     if (weft_world_rank(world) == 0) wefti_fault_arm(WEFTI_FAULT_ALLOC, x->nth, false, 0);
     (void)pthread_barrier_wait(x->barrier);
     WEFT_TRY(run_session(&x->run, world));
-    wefti_agreement *a;
-    WEFT_TRY(wefti_agreement_of(world, &a));
-    return wefti_agree(a, WEFT_OK); /* the last read may have needed no other rank */
+    return meet(world);
 }
 
 /* Returns how many allocations there were. */
@@ -327,6 +385,7 @@ int main(void) {
         cmocka_unit_test(a_loss_that_is_not_finite_stops_all),
         cmocka_unit_test(a_rate_that_is_no_number_on_one_rank),
         cmocka_unit_test(wrong_calls_of_one_rank_keep_nobody_waiting),
+        cmocka_unit_test(calls_out_of_order_keep_nobody_waiting),
         cmocka_unit_test(a_rank_without_memory_is_named),
         cmocka_unit_test(a_rank_that_gives_up_is_named),
         cmocka_unit_test(records_that_one_rank_lacks_end_all),
