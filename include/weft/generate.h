@@ -107,8 +107,7 @@ typedef struct weft_generate_options {
     uint64_t seed; /* the same seed gives the same text */
     /* End the text behind the token that completes one of `stop_count` texts, none of them empty.
      * The text holds that token. A stop text may begin in the prompt. May be NULL if the count is
-     * 0.
-     */
+     * 0. All ranks of a world have the same, else WEFT_E_MISMATCH on all. */
     const char *const *stop_texts;
     int64_t stop_count;
     void *context;

@@ -141,7 +141,7 @@ WEFT_API weft_infer_info weft_infer_info_of(const weft_infer *infer);
 
 /** Compute the logits of any number of samples, `batch` at a time; the last ones may be fewer.
  * Allocates nothing after the first call. Collective in a world, with the same input on all ranks;
- * all ranks get the output.
+ * all ranks get the output. Arguments that one rank alone has wrong fail the call on all ranks.
  * @param samples  1 or more
  * @param length   language models: tokens of each sample, at most those of weft_infer_info. Fewer
  *   are possible for causal models. Else 0

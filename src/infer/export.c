@@ -123,17 +123,20 @@ static weft_status write_all(weft_infer *f, const char *partial, const char *fol
 }
 
 weft_status weft_infer_export(weft_infer *f, const char *folder) {
-    WEFT_REQUIRE(f && folder && *folder, WEFT_E_ARG, "an export needs a model and a folder");
+    WEFT_REQUIRE(f, WEFT_E_ARG, "an export needs a model");
     const wefti_built *b = &f->model.built;
     wefti_exported facts = {.family = b->model.config.family,
                             .vocab = f->language ? b->model.config.vocab : 0,
                             .bf16 = weft_session_bf16(b->session),
                             .devices = weft_session_devices(b->session)};
-    char *partial = wefti_format("%s.partial", folder);
+    char *partial = wefti_format("%s.partial", folder ? folder : "");
     facts.ranks = wefti_calloc((size_t)facts.devices, sizeof *facts.ranks);
-    weft_status status = wefti_party_agree(
-        &f->model.setup.party,
-        partial && facts.ranks ? WEFT_OK : WEFT_RAISE(WEFT_E_NOMEM, "no memory for an export"));
+    weft_status status = WEFT_OK;
+    if (!folder || !*folder)
+        status = WEFT_RAISE(WEFT_E_ARG, "an export needs a folder");
+    else if (!partial || !facts.ranks)
+        status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for an export");
+    status = wefti_party_agree(&f->model.setup.party, status);
     if (status >= 0) status = write_all(f, partial, folder, &facts);
     wefti_free(facts.ranks);
     wefti_free(partial);

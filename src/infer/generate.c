@@ -5,10 +5,12 @@
  * The caches hold the keys and values of the window's first `cached` tokens. */
 #include "infer/generator.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/philox.h"
 #include "checkpoint/seal/seal.h"
 #include "interop/pretrained.h"
 
@@ -179,8 +181,10 @@ weft_status weft_generator_open(const char *checkpoint, const weft_generator_opt
         return wefti_fail_world(own.world, WEFT_RAISE(WEFT_E_NOMEM, "no memory for a generator"));
     status = wefti_party_tell(&g->party, open_parts(g, checkpoint, &own));
     if (status < 0) {
+        wefti_failure failure;
+        wefti_failure_keep(status, &failure);
         weft_generator_close(g);
-        return status;
+        return wefti_failure_tell(&failure);
     }
     *out = g;
     return WEFT_OK;
@@ -412,7 +416,22 @@ typedef struct numbers {
     uint64_t seed;
 } numbers;
 
-weft_status wefti_generate_share(const weft_generator *g, weft_generate_options *o) {
+/* Each rank looks for the stop texts itself. */
+static wefti_job_fact stops_of(const weft_generate_options *o) {
+    wefti_job_fact stops = {
+        .name = "stop texts", .verb = "has", .advice = "all ranks have the same stop texts"};
+    uint64_t digest = 0;
+    for (int64_t i = 0; i < o->stop_count && o->stop_texts; i++)
+        digest = 31 * digest + (o->stop_texts[i] ? wefti_stream_of(o->stop_texts[i]) : 0);
+    (void)snprintf(stops.text, sizeof stops.text, "%lld stop texts of digest %016llx",
+                   (long long)o->stop_count, (unsigned long long)digest);
+    return stops;
+}
+
+weft_status wefti_generate_share(const weft_generator *g, weft_status status,
+                                 weft_generate_options *o) {
+    const wefti_job_fact stops = stops_of(o);
+    WEFT_TRY(wefti_party_same(&g->party, status, &stops, 1));
     numbers n = {.tokens = o->tokens,
                  .top_k = o->top_k,
                  .repetition_penalty = o->repetition_penalty,
@@ -432,17 +451,15 @@ weft_status wefti_generate_share(const weft_generator *g, weft_generate_options 
 }
 
 static weft_status run(weft_generator *g, const char *prompt, int64_t bytes,
-                       const weft_generate_options *options, weft_generation *done) {
+                       const weft_generate_options *o, weft_generation *done) {
     wefti_stops stops = {0};
-    weft_generate_options o = *options;
     char *text = g->party.follows ? NULL : (char *)prompt; /* rank 0's, on all ranks */
-    weft_status status = wefti_generate_share(g, &o);
-    if (status >= 0) status = wefti_party_share_text(&g->party, WEFT_OK, &text, &bytes);
+    weft_status status = wefti_party_share_text(&g->party, WEFT_OK, &text, &bytes);
     if (status >= 0)
         status = wefti_party_agree(
-            &g->party, wefti_stops_open(&stops, o.stop_texts, o.stop_count, text, bytes));
+            &g->party, wefti_stops_open(&stops, o->stop_texts, o->stop_count, text, bytes));
     if (status >= 0) status = wefti_party_agree(&g->party, set_prompt(g, text, bytes, done));
-    if (status >= 0) status = run_prompt(g, &o, &stops, done);
+    if (status >= 0) status = run_prompt(g, o, &stops, done);
     wefti_stops_close(&stops);
     if (g->party.follows) wefti_free(text);
     return status;
@@ -462,7 +479,8 @@ weft_status weft_generator_run(weft_generator *g, const char *prompt, int64_t pr
     weft_generation done = {.stop_text = -1};
     weft_generate_options own = weft_generate_defaults();
     WEFT_REQUIRE(g, WEFT_E_ARG, "generating needs a generator");
-    WEFT_TRY(wefti_party_agree(&g->party, take_call(g, prompt, prompt_bytes, options, &own)));
+    const weft_status taken = take_call(g, prompt, prompt_bytes, options, &own);
+    WEFT_TRY(wefti_party_tell(&g->party, wefti_generate_share(g, taken, &own)));
     WEFT_TRY(wefti_party_tell(&g->party, run(g, prompt, prompt_bytes, &own, &done)));
     if (out) *out = done;
     return WEFT_OK;

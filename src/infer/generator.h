@@ -57,8 +57,10 @@ weft_status wefti_generate_take(const weft_generate_options *given,
 weft_status wefti_generator_encode(const weft_generator *g, const char *prompt, int64_t bytes,
                                    int32_t **out, int64_t *out_count) WEFT_CHECKED;
 bool wefti_generator_is_end(const weft_generator *g, int32_t token);
-/* Rank 0's numbers, on all ranks. */
-weft_status wefti_generate_share(const weft_generator *g, weft_generate_options *o) WEFT_CHECKED;
+/* Rank 0's numbers, on all ranks. Fails on all with `status`, that of this rank, and if ranks have
+ * unlike stop texts. */
+weft_status wefti_generate_share(const weft_generator *g, weft_status status,
+                                 weft_generate_options *o) WEFT_CHECKED;
 
 /* ---- many.c ---- */
 

@@ -1,6 +1,7 @@
 /* Outputs of a trained model: loaded once, called many times. */
 #include "infer/exported.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "tensor/tensor.h"
@@ -144,6 +145,17 @@ static weft_status check_call(const weft_infer *f, int64_t samples, int64_t leng
     return check_tokens(f, input, samples, length);
 }
 
+/* All ranks compute the same batches: one with more samples would wait in a pass that others lack.
+ */
+static weft_status agree_on_call(const weft_infer *f, int64_t samples, int64_t length,
+                                 weft_status status) {
+    wefti_job_fact call = {
+        .name = "call", .verb = "passes", .advice = "all ranks pass the same samples"};
+    (void)snprintf(call.text, sizeof call.text, "%lld samples of length %lld", (long long)samples,
+                   (long long)length);
+    return wefti_party_same(&f->model.setup.party, status, &call, 1);
+}
+
 /* Puts samples [0, count) of `from` into the batch. Tokens behind the end of a sample, and samples
  * behind the last, are 0. */
 static void fill_batch(weft_infer *f, const char *from, int64_t count, int64_t length) {
@@ -167,7 +179,7 @@ weft_status weft_infer_run(weft_infer *f, int64_t samples, int64_t length, const
     WEFT_REQUIRE(f, WEFT_E_ARG, "a pass needs a model");
     wefti_built *b = &f->model.built;
     weft_status status = check_call(f, samples, length, input, output);
-    WEFT_TRY(wefti_party_agree(&b->setup->party, status));
+    WEFT_TRY(agree_on_call(f, samples, length, status));
     const int64_t in = f->language ? 4 * length : weft_desc_bytes(&f->input),
                   out = f->language ? length * f->output.shape[1] : weft_desc_elems(&f->output);
     for (int64_t first = 0, count; first < samples; first += count) {

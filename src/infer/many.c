@@ -316,11 +316,9 @@ static weft_status run(many_texts *m) {
 static weft_status run_shared(weft_generator *g, const weft_prompt *prompts, int64_t count,
                               const weft_generate_options *options,
                               void (*done)(void *context, const weft_generated *text)) {
-    weft_generate_options o = *options;
     weft_prompt *shared = NULL;
-    many_texts m = {.g = g, .options = &o, .done = done};
-    weft_status status = wefti_generate_share(g, &o);
-    if (status >= 0) status = share(g, prompts, &count, &shared);
+    many_texts m = {.g = g, .options = options, .done = done};
+    weft_status status = share(g, prompts, &count, &shared);
     m.prompts = shared ? shared : prompts;
     m.count = count;
     if (status >= 0) {
@@ -347,8 +345,9 @@ static weft_status take_call(const weft_generator *g, const weft_prompt *prompts
 weft_status weft_generator_run_many(weft_generator *g, const weft_prompt *prompts, int64_t count,
                                     const weft_generate_options *options,
                                     void (*done)(void *context, const weft_generated *text)) {
-    weft_generate_options own;
+    weft_generate_options own = weft_generate_defaults();
     WEFT_REQUIRE(g, WEFT_E_ARG, "generating needs a generator");
-    WEFT_TRY(wefti_party_agree(&g->party, take_call(g, prompts, count, options, &own)));
+    const weft_status taken = take_call(g, prompts, count, options, &own);
+    WEFT_TRY(wefti_party_tell(&g->party, wefti_generate_share(g, taken, &own)));
     return wefti_party_tell(&g->party, run_shared(g, prompts, count, &own, done));
 }

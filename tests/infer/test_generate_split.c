@@ -270,13 +270,16 @@ static void wrong_calls_of_one_rank_are_told(void **state) {
 typedef struct wrong_call {
     int64_t rows; /* > 0: of many texts */
     bool lacks;   /* its prompts */
+    int stops;    /* texts that end the text */
 } wrong_call;
 
 static weft_status generate_nothing(void *context, weft_world *world) {
     const wrong_call *c = context;
     const weft_generator_options o =
         WEFT_STRUCT(weft_generator_options, .world = world, .threads = 1, .rows = c->rows);
-    const weft_generate_options how = WEFT_STRUCT(weft_generate_options, .tokens = 1);
+    static const char *const stops[] = {"b", "c"};
+    const weft_generate_options how = WEFT_STRUCT(weft_generate_options, .tokens = 1,
+                                                  .stop_texts = stops, .stop_count = c->stops);
     const weft_prompt given = {.text = "a", .bytes = 1};
     weft_generator *g;
     TRY(weft_generator_open(in_root("refused"), &o, &g));
@@ -287,14 +290,17 @@ static weft_status generate_nothing(void *context, weft_world *world) {
     return status;
 }
 
-static void calls_that_lack_a_prompt_are_told(void **state) {
+static void calls_that_lack_a_prompt_or_stop_texts_are_told(void **state) {
     (void)state;
     (void)model_of(WEFT_FAMILY_GPT2, "refused");
     for (int64_t rows = 0; rows <= 1; rows++) {
-        wrong_call two[2] = {{rows, false}, {rows, true}};
-        rank_of_world ranks[2];
-        run_world(2, generate_nothing, two, sizeof *two, ranks);
-        for (int r = 0; r < 2; r++) assert_int_equal(ranks[r].status, WEFT_E_ARG);
+        for (int stops = 0; stops < 2; stops++) {
+            wrong_call two[2] = {{rows, false, 1}, {rows, !stops, 1 + stops}};
+            rank_of_world ranks[2];
+            run_world(2, generate_nothing, two, sizeof *two, ranks);
+            for (int r = 0; r < 2; r++)
+                assert_int_equal(ranks[r].status, stops ? WEFT_E_MISMATCH : WEFT_E_ARG);
+        }
     }
 }
 
@@ -305,7 +311,7 @@ int main(void) {
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(a_failure_of_one_rank_is_told),
         cmocka_unit_test(wrong_calls_of_one_rank_are_told),
-        cmocka_unit_test(calls_that_lack_a_prompt_are_told),
+        cmocka_unit_test(calls_that_lack_a_prompt_or_stop_texts_are_told),
     };
     return cmocka_run_group_tests(tests, data_setup, data_teardown);
 }

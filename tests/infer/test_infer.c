@@ -455,7 +455,7 @@ static void what_does_not_fit_is_refused(void **state) {
 /* ---- one rank's wrong calls ---- */
 
 typedef enum call { EVALUATES, OPENS, READS_FILES, CALLS } call;
-typedef enum fault { NO_FAULT, NO_CHECKPOINT, LATER_MEMBER, NO_INPUT } fault;
+typedef enum fault { NO_FAULT, NO_CHECKPOINT, LATER_MEMBER } fault;
 
 typedef struct caller {
     call call;
@@ -501,23 +501,44 @@ static weft_status call_wrongly(void *context, weft_world *world) {
     return calls[c->call](c, world);
 }
 
-/* A pass whose input one rank lacks. */
+typedef enum wrong_pass {
+    NO_INPUT,
+    MORE_SAMPLES,
+    SHORTER_SAMPLES,
+    NO_FOLDER, /* to export to */
+    NO_FLAW,
+    WRONG_PASSES
+} wrong_pass;
+
+typedef struct passing {
+    const caller *caller;
+    bool wrong; /* this rank's passes; the other's are right */
+    weft_status status[WRONG_PASSES];
+} passing;
+
+/* Wrong passes fail on all ranks, which can make others afterwards. */
 static weft_status pass_wrongly(void *context, weft_world *world) {
-    const caller *c = context;
+    passing *p = context;
     const weft_infer_options o =
-        WEFT_STRUCT(weft_infer_options, .checkpoint = c->checkpoint, .batch = 2);
+        WEFT_STRUCT(weft_infer_options, .checkpoint = p->caller->checkpoint, .batch = 2);
     weft_infer *model;
-    TRY(weft_infer_open(world, c->job, &o, &model));
+    TRY(weft_infer_open(world, p->caller->job, &o, &model));
     const weft_infer_info info = weft_infer_info_of(model);
-    const int64_t length = info.input.rank == 1 ? info.input.shape[0] : 0;
-    void *input = calloc((size_t)weft_desc_bytes(&info.input), 1);
-    float *output = calloc((size_t)weft_desc_elems(&info.output), sizeof *output);
-    const weft_status status =
-        weft_infer_run(model, 1, length, c->fault == NO_INPUT ? NULL : input, output);
+    enum { MORE = 3 }; /* two batches; the other rank has one */
+    void *input = calloc(MORE, (size_t)weft_desc_bytes(&info.input));
+    float *output = calloc(MORE * (size_t)weft_desc_elems(&info.output), sizeof *output);
+    for (wrong_pass k = 0; k < WRONG_PASSES; k++) {
+        const wrong_pass how = p->wrong ? k : NO_FLAW;
+        p->status[k] = k == NO_FOLDER
+                           ? weft_infer_export(model, p->wrong ? NULL : in_root("exported"))
+                           : weft_infer_run(model, how == MORE_SAMPLES ? MORE : 1,
+                                            info.input.shape[0] - (how == SHORTER_SAMPLES),
+                                            how == NO_INPUT ? NULL : input, output);
+    }
     free(input);
     free(output);
     weft_infer_close(model);
-    return status;
+    return WEFT_OK;
 }
 
 /* Rank 0 is the one that calls wrongly, so that the other waits for what rank 0 reads. */
@@ -537,11 +558,19 @@ static void wrong_calls_of_one_rank_are_told(void **state) {
         assert_int_equal(ranks[0].status, wrong == NO_CHECKPOINT ? WEFT_E_ARG : WEFT_E_NO_IMPL);
         assert_int_equal(ranks[1].status, WEFT_E_PEER); /* it names rank 0, and its error */
     }
-    caller two[2] = {{.fault = NO_INPUT, .checkpoint = checkpoint, .job = job},
-                     {.fault = NO_FAULT, .checkpoint = checkpoint, .job = job}};
-    rank_of_world ranks[2];
-    run_world(2, pass_wrongly, two, sizeof *two, ranks);
-    for (int r = 0; r < 2; r++) assert_int_equal(ranks[r].status, WEFT_E_ARG);
+    const caller right = {.checkpoint = checkpoint, .job = job};
+    static const weft_status expected[WRONG_PASSES] = {[NO_INPUT] = WEFT_E_ARG,
+                                                       [MORE_SAMPLES] = WEFT_E_MISMATCH,
+                                                       [SHORTER_SAMPLES] = WEFT_E_MISMATCH,
+                                                       [NO_FOLDER] = WEFT_E_ARG};
+    for (int wrong = 0; wrong < 2; wrong++) {
+        passing two[2] = {{&right, wrong == 0, {0}}, {&right, wrong == 1, {0}}};
+        rank_of_world ranks[2];
+        run_world(2, pass_wrongly, two, sizeof *two, ranks);
+        assert_all_ok(ranks, 2, "wrong passes");
+        for (int r = 0; r < 2; r++)
+            for (int k = 0; k < WRONG_PASSES; k++) assert_int_equal(two[r].status[k], expected[k]);
+    }
     weft_job_free(job);
     ASSERT_OK(wefti_remove_tree(in_root(f->name)));
 }
