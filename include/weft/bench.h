@@ -49,9 +49,8 @@ typedef struct weft_bench {
 /** Measure the world's communicator. Collective; blocks for about `seconds` of each line. NULL
  * world: threads of this process. NULL options: defaults.
  * @param out  freed with weft_bench_free
- * @return WEFT_E_ARG for an unknown collective, or sizes and threads out of range; the errors of
- *   the
- * collectives; WEFT_E_NOMEM */
+ * @return WEFT_E_ARG for an unknown collective, or sizes and threads out of range; WEFT_E_MISMATCH
+ *   on all ranks for unlike options; the errors of the collectives; WEFT_E_NOMEM */
 WEFT_API weft_status weft_bench_comm(weft_world *world, const weft_bench_options *options,
                                      weft_bench **out) WEFT_CHECKED;
 WEFT_API void weft_bench_free(weft_bench *bench); /* NULL is legal */
@@ -84,9 +83,9 @@ WEFTI_ZERO_DEFAULTS(weft_machine_options, weft_machine_defaults)
  * time. Collective; takes about 60 times `seconds`. The text is equal on all ranks.
  * @param world  NULL: the devices are threads of this process
  * @param out    freed with weft_text_free
- * @return WEFT_E_ARG for options out of range, or hosts with unequal numbers of devices; WEFT_E_IO
- *   or WEFT_E_NOT_FOUND for a disk that cannot be written; the errors of the collectives;
- * WEFT_E_NOMEM */
+ * @return WEFT_E_ARG for options out of range, or hosts with unequal numbers of devices;
+ *   WEFT_E_MISMATCH on all ranks for unlike options; WEFT_E_IO or WEFT_E_NOT_FOUND for a disk that
+ *   cannot be written; the errors of the collectives; WEFT_E_NOMEM */
 WEFT_API weft_status weft_machine_measure(weft_world *world, const weft_machine_options *options,
                                           char **out) WEFT_CHECKED;
 /** Where the machine `this-machine` lies: the path in WEFT_THIS_MACHINE, else

@@ -1,11 +1,12 @@
 /* Measures without a world: the ranks are threads of this process. */
 #include <pthread.h>
+#include <stdio.h>
 
 #include "base/memory.h"
 #include "base/pool.h"
 #include "base/thread.h"
 #include "measure/comm.h"
-#include "comm/world.h"
+#include "session/party.h"
 
 typedef struct bench_thread {
     pthread_t thread;
@@ -108,7 +109,16 @@ static weft_status bench_threads(const weft_bench_options *options, weft_bench *
 weft_status weft_bench_comm(weft_world *world, const weft_bench_options *options,
                             weft_bench **out) {
     weft_bench_options own = weft_bench_defaults();
-    WEFT_REQUIRE(out, WEFT_E_ARG, "there is no place for what is measured");
-    WEFT_TRY(wefti_struct_take("weft_bench_options", options, &own));
-    return world ? wefti_bench_world(world, &own, out) : bench_threads(&own, out);
+    wefti_job_fact same = {
+        .name = "bench", .verb = "measures", .advice = "all ranks measure alike"};
+    wefti_party party = {0};
+    weft_status status = out ? wefti_struct_take("weft_bench_options", options, &own)
+                             : WEFT_RAISE(WEFT_E_ARG, "there is no place for what is measured");
+    if (!world) return status < 0 ? status : bench_threads(&own, out);
+    (void)snprintf(same.text, sizeof same.text, "%.40s of %lld to %lld bytes for %g s",
+                   own.collective ? own.collective : "all", (long long)own.min_bytes,
+                   (long long)own.max_bytes, own.seconds);
+    WEFT_TRY(wefti_party_join(&party, world));
+    WEFT_TRY(wefti_party_same(&party, status, &same, 1));
+    return wefti_party_tell(&party, wefti_bench_world(world, &own, out));
 }

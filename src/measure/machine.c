@@ -1,6 +1,7 @@
 /* Measures a machine file: weft_machine_measure (weft/bench.h). */
 #include "measure/machine.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include "base/io.h"
 #include "base/memory.h"
 #include "comm/world.h"
+#include "session/party.h"
 #include "weft/info.h"
 
 enum { BATCHES = 5, DISK_BYTES = 32 << 20 };
@@ -287,20 +289,28 @@ static weft_status measure_threads(const weft_machine_options *options, wefti_me
     return status;
 }
 
+static weft_status agree_on_options(const wefti_party *party, weft_status status,
+                                    const weft_machine_options *o) {
+    wefti_job_fact same = {
+        .name = "machine", .verb = "measures", .advice = "all ranks measure alike"};
+    (void)snprintf(same.text, sizeof same.text, "%g s a figure%s", o->seconds,
+                   o->disk ? ", and a disk" : "");
+    return wefti_party_same(party, status, &same, 1);
+}
+
 weft_status weft_machine_measure(weft_world *world, const weft_machine_options *options,
                                  char **out) {
     weft_machine_options own = weft_machine_defaults();
-    WEFT_REQUIRE(out, WEFT_E_ARG, "there is no place for what is measured");
-    WEFT_TRY(wefti_struct_take("weft_machine_options", options, &own));
-    WEFT_TRY(check(world, &own));
-    machine_rank rank = {.options = &own};
-    if (!world) {
-        WEFT_TRY(measure_threads(&own, &rank.measured));
-    } else {
-        rank.devices = weft_world_local_size(world);
-        WEFT_TRY(measure_rank(world, &rank));
-    }
-    return print(&rank.measured, own.name, out);
+    wefti_party party = {0};
+    weft_status status = out ? wefti_struct_take("weft_machine_options", options, &own)
+                             : WEFT_RAISE(WEFT_E_ARG, "there is no place for what is measured");
+    if (status >= 0) status = check(world, &own);
+    WEFT_TRY(wefti_party_join(&party, world));
+    WEFT_TRY(agree_on_options(&party, status, &own));
+    machine_rank rank = {.options = &own, .devices = world ? weft_world_local_size(world) : 0};
+    status = world ? measure_rank(world, &rank) : measure_threads(&own, &rank.measured);
+    if (status >= 0) status = print(&rank.measured, own.name, out);
+    return wefti_party_tell(&party, status);
 }
 
 weft_status weft_machine_path(char **out) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "measure/machine.h"
+#include "session/world_fixture.h"
 #include "topo/model.h"
 #include "weft/bench.h"
 #include "weft/graph.h"
@@ -99,9 +100,54 @@ static void wrong_options_are_refused(void **state) {
     assert_int_equal(weft_machine_path(NULL), WEFT_E_ARG);
 }
 
+/* ---- one rank's wrong calls ---- */
+
+typedef enum flaw { NO_FLAW, NO_PLACE, OTHER_SIZES, WRONG_CHOICE, NO_DISK, FLAWS } flaw;
+
+typedef struct measurer {
+    flaw flaw;
+    bool machine; /* else collectives */
+} measurer;
+
+static weft_status measure_wrongly(void *context, weft_world *world) {
+    const measurer *c = context;
+    const flaw f = c->flaw;
+    const weft_machine_options m =
+        WEFT_STRUCT(weft_machine_options, .seconds = f == WRONG_CHOICE ? 61 : 1e-4,
+                    .disk = f == NO_DISK ? NULL : "/absent");
+    const weft_bench_options b =
+        WEFT_STRUCT(weft_bench_options, .collective = f == WRONG_CHOICE ? "nothing" : "broadcast",
+                    .min_bytes = 4, .max_bytes = f == OTHER_SIZES ? 4096 : 4, .seconds = 1e-4);
+    char *text = NULL;
+    weft_bench *bench = NULL;
+    const weft_status status = c->machine
+                                   ? weft_machine_measure(world, &m, f == NO_PLACE ? NULL : &text)
+                                   : weft_bench_comm(world, &b, f == NO_PLACE ? NULL : &bench);
+    weft_text_free(text);
+    weft_bench_free(bench);
+    return status;
+}
+
+/* The other rank does not wait for it. */
+static void wrong_calls_of_one_rank_are_told(void **state) {
+    (void)state;
+    for (int machine = 0; machine < 2; machine++)
+        for (flaw f = NO_PLACE; f < FLAWS; f++) {
+            if ((f == OTHER_SIZES && machine) || (f == NO_DISK && !machine)) continue;
+            measurer two[2] = {{f, machine}, {NO_FLAW, machine}};
+            rank_of_world ranks[2];
+            run_world(2, measure_wrongly, two, sizeof *two, ranks);
+            const weft_status all = f == NO_PLACE                  ? WEFT_E_ARG
+                                    : f == WRONG_CHOICE && machine ? WEFT_E_ARG
+                                                                   : WEFT_E_MISMATCH;
+            for (int r = 0; r < 2; r++) assert_int_equal(ranks[r].status, all);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_device_has_curves), cmocka_unit_test(devices_have_links),
-        cmocka_unit_test(sharing_is_told_from_noise), cmocka_unit_test(wrong_options_are_refused)};
+        cmocka_unit_test(sharing_is_told_from_noise), cmocka_unit_test(wrong_options_are_refused),
+        cmocka_unit_test(wrong_calls_of_one_rank_are_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
