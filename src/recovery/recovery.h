@@ -107,12 +107,33 @@ void wefti_survivor_go(wefti_survivor *s); /* the world is whole */
 
 /* ---- a rank: which words of the scheduler count. Its member owns it ---- */
 
+/* A repair is under way behind ASKS. Up to ANSWERED no world goes on. */
 typedef enum wefti_round_phase {
-    WEFTI_ROUND_STEPS,  /* the world makes steps */
-    WEFTI_ROUND_HALTED, /* it is broken: the rank tells where it stands */
-    WEFTI_ROUND_MENDS,  /* the rank comes to the state of the target */
-    WEFTI_ROUND_WHOLE,  /* has it, and waits for the others */
+    WEFTI_ROUND_STEPS,      /* the world makes steps */
+    WEFTI_ROUND_ASKS,       /* this rank cannot go on, and waits for a halt */
+    WEFTI_ROUND_HALTED,     /* the world is broken; the rank has not asked for a repair */
+    WEFTI_ROUND_STANDS,     /* has asked, and is to tell where it stands */
+    WEFTI_ROUND_STOOD,      /* has told */
+    WEFTI_ROUND_ANSWERED,   /* the target is here, and is to be taken */
+    WEFTI_ROUND_ASKS_AGAIN, /* the rank cannot come to the target, and waits for another halt */
+    WEFTI_ROUND_MENDS,      /* comes to the state of the target */
+    WEFTI_ROUND_WHOLE,      /* has it, and is to say so */
+    WEFTI_ROUND_SAID,       /* has said so, and waits for the others */
+    WEFTI_ROUND_PHASES
 } wefti_round_phase;
+
+/* Words of the scheduler, and what the rank does. */
+typedef enum wefti_round_event {
+    WEFTI_HEARS_HALT,
+    WEFTI_HEARS_MEND,
+    WEFTI_HEARS_GO,
+    WEFTI_DOES_ASK,
+    WEFTI_DOES_STAND,
+    WEFTI_DOES_TAKE,
+    WEFTI_DOES_REACH, /* it has all of the target */
+    WEFTI_DOES_SAY,
+    WEFTI_ROUND_EVENTS
+} wefti_round_event;
 
 typedef struct wefti_round {
     wefti_round_phase phase;
@@ -121,11 +142,15 @@ typedef struct wefti_round {
 
 wefti_round wefti_round_begin(int64_t generation);
 wefti_round wefti_round_newcomer(void);
-/* Events. False: it means nothing in the present phase, or is of an older generation. */
-bool wefti_round_halt(wefti_round *r, int64_t generation);
-bool wefti_round_mend(wefti_round *r, int64_t generation);
-bool wefti_round_whole(wefti_round *r); /* the rank has all of the target */
-bool wefti_round_go(wefti_round *r, int64_t generation);
+/* False: it means nothing in the present phase, or is of another generation: not of a later one for
+ * HALT, not of the round's own for the others. */
+bool wefti_round_happens(wefti_round *r, wefti_round_event event, int64_t generation);
+static inline bool wefti_round_is_mending(const wefti_round *r) {
+    return r->phase > WEFTI_ROUND_ASKS;
+}
+static inline bool wefti_round_is_halted(const wefti_round *r) {
+    return r->phase >= WEFTI_ROUND_HALTED && r->phase <= WEFTI_ROUND_ANSWERED;
+}
 
 /* ---- the world ---- */
 

@@ -1,6 +1,8 @@
 /* A rank of a world that can be mended. */
 #include "recovery/recovery.h"
 
+#include <stddef.h>
+
 /* ---- what it has of the state ---- */
 
 wefti_survivor wefti_survivor_begin(int64_t step) {
@@ -94,26 +96,34 @@ wefti_round wefti_round_newcomer(void) {
     return (wefti_round){.phase = WEFTI_ROUND_HALTED, .generation = -1};
 }
 
-bool wefti_round_halt(wefti_round *r, int64_t generation) {
-    if (generation <= r->generation) return false;
-    *r = (wefti_round){.phase = WEFTI_ROUND_HALTED, .generation = generation};
-    return true;
-}
+static const struct {
+    wefti_round_event event;
+    wefti_round_phase from, last, to;
+} moves[] = {
+    {WEFTI_HEARS_HALT, WEFTI_ROUND_STEPS, WEFTI_ROUND_STEPS, WEFTI_ROUND_HALTED},
+    {WEFTI_HEARS_HALT, WEFTI_ROUND_ASKS, WEFTI_ROUND_ASKS, WEFTI_ROUND_STANDS},
+    {WEFTI_HEARS_HALT, WEFTI_ROUND_HALTED, WEFTI_ROUND_HALTED, WEFTI_ROUND_HALTED},
+    {WEFTI_HEARS_HALT, WEFTI_ROUND_STANDS, WEFTI_ROUND_ASKS_AGAIN, WEFTI_ROUND_STANDS},
+    {WEFTI_HEARS_HALT, WEFTI_ROUND_MENDS, WEFTI_ROUND_SAID, WEFTI_ROUND_HALTED},
+    {WEFTI_DOES_ASK, WEFTI_ROUND_STEPS, WEFTI_ROUND_STEPS, WEFTI_ROUND_ASKS},
+    {WEFTI_DOES_ASK, WEFTI_ROUND_HALTED, WEFTI_ROUND_HALTED, WEFTI_ROUND_STANDS},
+    {WEFTI_DOES_ASK, WEFTI_ROUND_MENDS, WEFTI_ROUND_MENDS, WEFTI_ROUND_ASKS_AGAIN},
+    {WEFTI_DOES_STAND, WEFTI_ROUND_STANDS, WEFTI_ROUND_STANDS, WEFTI_ROUND_STOOD},
+    {WEFTI_HEARS_MEND, WEFTI_ROUND_STOOD, WEFTI_ROUND_STOOD, WEFTI_ROUND_ANSWERED},
+    {WEFTI_DOES_TAKE, WEFTI_ROUND_ANSWERED, WEFTI_ROUND_ANSWERED, WEFTI_ROUND_MENDS},
+    {WEFTI_DOES_REACH, WEFTI_ROUND_MENDS, WEFTI_ROUND_MENDS, WEFTI_ROUND_WHOLE},
+    {WEFTI_DOES_SAY, WEFTI_ROUND_WHOLE, WEFTI_ROUND_WHOLE, WEFTI_ROUND_SAID},
+    {WEFTI_HEARS_GO, WEFTI_ROUND_SAID, WEFTI_ROUND_SAID, WEFTI_ROUND_STEPS},
+};
 
-static bool pass(wefti_round *r, wefti_round_phase from, wefti_round_phase to) {
-    if (r->phase != from) return false;
-    r->phase = to;
-    return true;
-}
-
-bool wefti_round_mend(wefti_round *r, int64_t generation) {
-    return generation == r->generation && pass(r, WEFTI_ROUND_HALTED, WEFTI_ROUND_MENDS);
-}
-
-bool wefti_round_whole(wefti_round *r) {
-    return pass(r, WEFTI_ROUND_MENDS, WEFTI_ROUND_WHOLE);
-}
-
-bool wefti_round_go(wefti_round *r, int64_t generation) {
-    return generation == r->generation && pass(r, WEFTI_ROUND_WHOLE, WEFTI_ROUND_STEPS);
+bool wefti_round_happens(wefti_round *r, wefti_round_event event, int64_t generation) {
+    const bool halts = event == WEFTI_HEARS_HALT;
+    if (halts ? generation <= r->generation : generation != r->generation) return false;
+    for (size_t i = 0; i < sizeof moves / sizeof *moves; i++) {
+        if (moves[i].event != event || r->phase < moves[i].from || r->phase > moves[i].last)
+            continue;
+        *r = (wefti_round){.phase = moves[i].to, .generation = generation};
+        return true;
+    }
+    return false;
 }

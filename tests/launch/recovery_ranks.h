@@ -333,11 +333,16 @@ static bool has_target(const rank *r) {
 static void say_whole(system_t *x, int32_t i) {
     rank *r = &x->r[i];
     if (!has_target(r) || (x->scatters && r->pieces != r->members)) return;
-    if ((x->buddies && r->s.copies != WEFTI_COPIES_HELD) || !wefti_round_whole(&r->round)) return;
+    if ((x->buddies && r->s.copies != WEFTI_COPIES_HELD) ||
+        !wefti_round_happens(&r->round, WEFTI_DOES_REACH, r->round.generation))
+        return;
     wefti_survivor_settled(&r->s, r->moves);
     if (!r->moves) r->borrowed = false;
     /* It may say so to a scheduler that is dead. */
-    if (!is_silent(x, i)) r->at.said = r->round.generation;
+    if (!is_silent(x, i)) {
+        r->at.said = r->round.generation;
+        assert_true(wefti_round_happens(&r->round, WEFTI_DOES_SAY, r->round.generation));
+    }
     post(x, i, WORLD, (message){.kind = WHOLE, .generation = r->round.generation});
 }
 
@@ -399,7 +404,7 @@ static reception receives(const rank *r, const message *m) {
     if (m->kind == STATE) return r->round.phase == WEFTI_ROUND_MENDS ? TAKES : LEAVES;
     const bool mends = r->round.phase == WEFTI_ROUND_MENDS;
     if (m->kind == ASK)
-        return (mends || r->round.phase == WEFTI_ROUND_WHOLE) && has_target(r) ? TAKES : LEAVES;
+        return r->round.phase >= WEFTI_ROUND_MENDS && has_target(r) ? TAKES : LEAVES;
     if (m->kind == COPY || (m->kind == PIECE && mends)) return has_target(r) ? TAKES : LEAVES;
     if (!steps(r) || m->at.step > r->s.step) return LEAVES;
     if (m->kind != PIECE && r->apart) return LEAVES;
@@ -455,7 +460,7 @@ static void deliver(explorer *e, system_t *x, int32_t from, int32_t i) {
 }
 
 static void go(rank *r, int64_t generation) {
-    if (!wefti_round_go(&r->round, generation)) return;
+    if (!wefti_round_happens(&r->round, WEFTI_HEARS_GO, generation)) return;
     wefti_survivor_go(&r->s);
     r->borrowed = r->moves = false;
     new_step(r);
@@ -466,7 +471,10 @@ static void go(rank *r, int64_t generation) {
 
 static void halt(system_t *x, int32_t i, int64_t generation) {
     rank *r = &x->r[i];
-    if (!wefti_round_halt(&r->round, generation)) return;
+    if (!wefti_round_happens(&r->round, WEFTI_HEARS_HALT, generation)) return;
+    (void)wefti_round_happens(&r->round, WEFTI_DOES_ASK,
+                              r->round.generation); /* it may have asked before */
+    assert_true(wefti_round_happens(&r->round, WEFTI_DOES_STAND, r->round.generation));
     r->at.said = -1;
     new_step(r);
     wefti_survivor_halt(&r->s);
@@ -483,7 +491,10 @@ static void hear(explorer *e, system_t *x, int32_t i) {
         if (r->at.said >= 0 && r->at.said == m.whole) go(r, m.whole); /* which it has lost */
         halt(x, i, m.generation);
     }
-    if (m.kind == MEND && wefti_round_mend(&r->round, m.generation)) mend(e, x, i, &m);
+    if (m.kind == MEND && wefti_round_happens(&r->round, WEFTI_HEARS_MEND, m.generation)) {
+        assert_true(wefti_round_happens(&r->round, WEFTI_DOES_TAKE, r->round.generation));
+        mend(e, x, i, &m);
+    }
     if (m.kind == GO) go(r, m.generation);
 }
 

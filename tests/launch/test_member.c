@@ -269,7 +269,7 @@ static void give_up_and_leave(wefti_member *m) {
     m->giving_up = wefti_strdup(TEST_REASON);
     m->fail_status = WEFT_E_PEER;
     m->failed = WEFT_RANK_OWN;
-    m->leaving = true;
+    m->fail_word = m->leave_word = WEFTI_WORD_DUE;
     pthread_mutex_unlock(&m->caller.lock);
 }
 

@@ -272,7 +272,7 @@ static void a_seat_that_stays_empty_ends_the_job(void **state) {
 
 static bool has_given_up(person *p) {
     pthread_mutex_lock(&p->member->caller.lock);
-    const bool so = p->member->given_up;
+    const bool so = p->member->fail_word == WEFTI_WORD_SAID;
     pthread_mutex_unlock(&p->member->caller.lock);
     return so;
 }

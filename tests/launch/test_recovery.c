@@ -264,8 +264,66 @@ static void a_newcomer_of_a_new_size_is_halted(void **state) {
     assert_true(e.mends > 0 && e.resized > 0);
 }
 
+/* ---- which words count ---- */
+
+/* In the order of their enums. */
+static const char *const phase_names[WEFTI_ROUND_PHASES] = {
+    "STEPS",    "ASKS",       "HALTED", "STANDS", "STOOD",
+    "ANSWERED", "ASKS_AGAIN", "MENDS",  "WHOLE",  "SAID"};
+static const char *const event_names[WEFTI_ROUND_EVENTS] = {"HALT",  "MEND", "GO",    "ASK",
+                                                            "STAND", "TAKE", "REACH", "SAY"};
+
+static int index_of(const char *const *names, int count, const char *name) {
+    for (int i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0) return i;
+    return -1;
+}
+
+/* Rows "| PHASE, PHASE | EVENT | PHASE | ... |" of the page on recovery; -1: no row. */
+static void read_moves(int to[WEFTI_ROUND_PHASES][WEFTI_ROUND_EVENTS]) {
+    char line[512];
+    FILE *page = fopen("docs/design/recovery.md", "r");
+    assert_non_null(page);
+    memset(to, -1, sizeof(int) * WEFTI_ROUND_PHASES * WEFTI_ROUND_EVENTS);
+    while (fgets(line, sizeof line, page)) {
+        char *rest = line, *save;
+        char *from = strtok_r(rest, "|", &rest), *name = strtok_r(NULL, "| ", &rest);
+        char *next = strtok_r(NULL, "| ", &rest);
+        const int event = name ? index_of(event_names, WEFTI_ROUND_EVENTS, name) : -1;
+        if (line[0] != '|' || event < 0 || !next) continue;
+        for (char *f = strtok_r(from, ", ", &save); f; f = strtok_r(NULL, ", ", &save)) {
+            const int phase = index_of(phase_names, WEFTI_ROUND_PHASES, f);
+            assert_true(phase >= 0 && to[phase][event] < 0);
+            to[phase][event] = index_of(phase_names, WEFTI_ROUND_PHASES, next);
+            assert_true(to[phase][event] >= 0);
+        }
+    }
+    fclose(page);
+}
+
+static void the_page_says_which_words_count(void **state) {
+    (void)state;
+    int to[WEFTI_ROUND_PHASES][WEFTI_ROUND_EVENTS];
+    read_moves(to);
+    for (int phase = 0; phase < WEFTI_ROUND_PHASES; phase++)
+        for (int event = 0; event < WEFTI_ROUND_EVENTS; event++)
+            for (int64_t generation = 4; generation <= 6; generation++) {
+                const bool moves =
+                    to[phase][event] >= 0 && generation == (event == WEFTI_HEARS_HALT ? 6 : 5);
+                const int wanted = moves ? to[phase][event] : phase;
+                wefti_round r = {.phase = (wefti_round_phase)phase, .generation = 5};
+                const bool moved = wefti_round_happens(&r, (wefti_round_event)event, generation);
+                if ((int)r.phase != wanted || moved != moves)
+                    fail_msg("%s, %s of generation %d: %s, not %s", phase_names[phase],
+                             event_names[event], (int)generation, phase_names[r.phase],
+                             phase_names[wanted]);
+                assert_int_equal(r.generation, moved ? generation : 5);
+            }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_page_says_which_words_count),
         cmocka_unit_test(nothing_fails),
         cmocka_unit_test(one_rank_dies),
         cmocka_unit_test(two_ranks_die),

@@ -14,11 +14,6 @@
 
 static const int64_t second_ns = 1000000000;
 
-/* With or without a connection to the scheduler. */
-static bool is_in(const wefti_member *m) {
-    return m->caller.state == WEFTI_MEMBER_IN || m->caller.state == WEFTI_MEMBER_LOST;
-}
-
 static bool has_failed(const wefti_member *m) {
     return m->caller.state == WEFTI_MEMBER_FAILED;
 }
@@ -132,7 +127,7 @@ static weft_status begin_swap(wefti_member *m, const void *entry, size_t bytes, 
                  "an all-gather entry has %zu bytes; the most is %d", bytes, WEFTI_ENTRY_MAX);
     if (has_failed(m)) return wefti_caller_reason(&m->caller);
     if (wefti_member_is_halted(m)) return wefti_member_halt_reason(m);
-    WEFT_REQUIRE(is_in(m) && !m->leaving, WEFT_E_PEER,
+    WEFT_REQUIRE(wefti_member_is_in(m) && !m->leave_word, WEFT_E_PEER,
                  "no all-gather through the scheduler: the job has ended");
     unsigned char *copy = wefti_alloc(bytes ? bytes : 1);
     WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for an all-gather entry of %zu bytes", bytes);
@@ -140,14 +135,14 @@ static weft_status begin_swap(wefti_member *m, const void *entry, size_t bytes, 
     wefti_free(m->last.data);
     m->last = m->now;
     m->now = (wefti_member_entry){.number = m->last.number + 1, .data = copy, .bytes = bytes};
-    m->now_sent = false;
+    m->now_word = WEFTI_WORD_DUE;
     m->entries = entries;
     return WEFT_OK;
 }
 
 static weft_status end_swap(wefti_member *m) {
     int64_t until = wefti_now_ns() + 2 * m->caller.join_ns + 5 * second_ns;
-    while (m->entries && is_in(m))
+    while (m->entries && wefti_member_is_in(m))
         if (!wefti_caller_wait(&m->caller, until)) break;
     if (wefti_member_is_halted(m)) return wefti_member_halt_reason(m);
     if (!m->entries) return WEFT_OK;
@@ -198,18 +193,23 @@ weft_status wefti_member_check(wefti_member *m) {
     return status;
 }
 
+void wefti_member_accuse(wefti_member *m, weft_status status, int failed, const char *message) {
+    m->giving_up = wefti_strdup(message);
+    if (m->giving_up) m->fail_word = WEFTI_WORD_DUE;
+    m->fail_status = status;
+    m->failed = (int32_t)failed;
+}
+
 static void fail(wefti_member *m, weft_status status, int failed, const char *message) {
     pthread_mutex_lock(&m->caller.lock);
-    if (is_in(m) && !m->giving_up) {
-        m->giving_up = wefti_strdup(message);
-        m->fail_status = status;
-        m->failed = (int32_t)failed;
+    if (wefti_member_is_in(m) && !m->giving_up) {
+        wefti_member_accuse(m, status, failed, message);
         wefti_caller_ring(&m->caller);
         /* After a mismatch until the scheduler answers: this process may end at once, and its exit
          * code must not be the first that the launcher hears. */
         bool answer = status == WEFT_E_MISMATCH;
         int64_t until = wefti_now_ns() + second_ns;
-        while (m->giving_up && (answer || !m->given_up) && is_in(m))
+        while (m->giving_up && (answer || m->fail_word == WEFTI_WORD_DUE) && wefti_member_is_in(m))
             if (!wefti_caller_wait(&m->caller, until)) break;
     }
     pthread_mutex_unlock(&m->caller.lock);
@@ -229,13 +229,14 @@ weft_status wefti_member_close(wefti_member *m, const wefti_call_records *record
     if (!m) return status;
     pthread_mutex_lock(&m->caller.lock);
     m->records = records;
-    m->leaving = true;
+    m->leave_word = WEFTI_WORD_DUE;
     wefti_caller_ring(&m->caller);
     /* A peer that closes its connection without a LEAVE has died: wait a little longer for the
      * scheduler to say so. After FAIL it may first await another rank's word. */
     int64_t answer_ns = (WEFTI_WORD_SECONDS + 1) * second_ns;
     int64_t until = wefti_now_ns() + (m->giving_up ? answer_ns : m->leave_ns);
-    while (is_in(m) && wefti_now_ns() < until + (m->leave_sent ? 0 : 2 * second_ns))
+    while (wefti_member_is_in(m) &&
+           wefti_now_ns() < until + (m->leave_word == WEFTI_WORD_SAID ? 0 : 2 * second_ns))
         (void)wefti_caller_wait(&m->caller, wefti_now_ns() + second_ns / 20);
     if (has_failed(m)) status = wefti_caller_reason(&m->caller);
     pthread_mutex_unlock(&m->caller.lock);

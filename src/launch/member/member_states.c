@@ -66,23 +66,23 @@ static weft_status leave(wefti_member *m) {
 static weft_status say(wefti_caller *c, int64_t now) {
     wefti_member *m = (wefti_member *)c;
     unsigned char body[WEFTI_MESSAGE_MAX];
-    if (m->now.number && !m->now_sent) {
+    if (m->now_word == WEFTI_WORD_DUE) {
         WEFT_TRY(send_entry(m, &m->now));
-        m->now_sent = true;
+        m->now_word = WEFTI_WORD_SAID;
     }
-    if (m->giving_up && !m->given_up) {
+    if (m->fail_word == WEFTI_WORD_DUE) {
         /* Where it stood goes first, for the table. */
         WEFT_TRY(beat(m, now));
         WEFT_TRY(wefti_wire_send(
             &c->link, WEFTI_FRAME_FAIL, body,
             wefti_abort_reason_encode(m->fail_status, m->failed, m->giving_up, body), NULL, 0));
-        m->given_up = true;
+        m->fail_word = WEFTI_WORD_SAID;
         pthread_cond_broadcast(&c->changed);
     }
     WEFT_TRY(wefti_member_say_mending(m));
-    if (m->leaving && !m->leave_sent) {
+    if (m->leave_word == WEFTI_WORD_DUE) {
         WEFT_TRY(leave(m));
-        m->leave_sent = true;
+        m->leave_word = WEFTI_WORD_SAID;
     }
     if (now - m->beat_ns >= interval(m)) WEFT_TRY(beat(m, now));
     return WEFT_OK;
@@ -129,7 +129,7 @@ static weft_status check_place(const wefti_member *m, const wefti_world_message 
     WEFT_REQUIRE((halts || same) && seats[placed->rank].number == m->join.number &&
                      placed->first_size == m->join.size,
                  WEFT_E_CORRUPT, "the scheduler mistakes this rank for another");
-    WEFT_REQUIRE(halts || !wefti_member_is_mending(m), WEFT_E_CORRUPT,
+    WEFT_REQUIRE(halts || !wefti_round_is_mending(&m->mend.round), WEFT_E_CORRUPT,
                  "a scheduler that was lost amid a mending goes on with it");
     return WEFT_OK;
 }
@@ -150,9 +150,9 @@ static weft_status placed_again(wefti_caller *c, const wefti_frame *frame) {
     m->join.numbers = placed.numbers;
     m->join.used = placed.used;
     m->join.deaths = placed.deaths;
-    m->now_sent = m->leave_sent = false;
-    m->given_up = false;
-    m->mend.arm_sent = false;
+    wefti_word *const words[] = {&m->now_word, &m->fail_word, &m->leave_word, &m->mend.armed};
+    for (int i = 0; i < 4; i++)
+        if (*words[i] > WEFTI_WORD_DUE) *words[i] = WEFTI_WORD_DUE;
     enter(m);
     if (halts) {
         wefti_halt halt = {

@@ -7,29 +7,29 @@
 #include "base/memory.h"
 #include "launch/member/state.h"
 
-static bool is_in(const wefti_member *m) {
-    return m->caller.state == WEFTI_MEMBER_IN || m->caller.state == WEFTI_MEMBER_LOST;
-}
-
 static bool is_mendable(const wefti_member *m) {
     return m->placed.mends || m->placed.resizes;
 }
 
 /* --- the thread's side --- */
 
+static bool happens(wefti_member *m, wefti_round_event event, uint64_t generation) {
+    const bool counts = wefti_round_happens(&m->mend.round, event, (int64_t)generation);
+    atomic_store(&m->mend.halted, wefti_round_is_halted(&m->mend.round));
+    return counts;
+}
+
 weft_status wefti_member_begin_mending(wefti_member *m) {
     wefti_member_mending *d = &m->mend;
     if (!is_mendable(m)) return WEFT_OK;
-    const int64_t generation = (int64_t)m->placed.generation;
-    d->round = wefti_round_begin(generation);
+    d->round = wefti_round_begin((int64_t)m->placed.generation);
     d->came = m->placed.newcomer;
     if (m->placed.newcomer) { /* WORLD is its HALT */
         d->round = wefti_round_newcomer();
-        (void)wefti_round_halt(&d->round, generation);
+        (void)happens(m, WEFTI_HEARS_HALT, m->placed.generation);
         d->halt = (wefti_halt){.generation = m->placed.generation, .failed = m->placed.rank};
         (void)snprintf(d->halt.text, sizeof d->halt.text, "rank %d was started again",
                        (int)m->placed.rank);
-        atomic_store(&d->halted, true);
     }
     return WEFT_OK;
 }
@@ -42,7 +42,7 @@ static void forget(wefti_member *m) {
     m->entries = NULL;
     wefti_free(m->giving_up);
     m->giving_up = NULL;
-    m->given_up = false;
+    m->now_word = m->fail_word = WEFTI_WORD_NONE;
 }
 
 weft_status wefti_member_hear_halt(wefti_caller *c, const wefti_frame *frame) {
@@ -55,21 +55,14 @@ weft_status wefti_member_hear_halt(wefti_caller *c, const wefti_frame *frame) {
 
 void wefti_member_halt(wefti_member *m, const wefti_halt *said) {
     wefti_member_mending *d = &m->mend;
-    if (!wefti_round_halt(&d->round, (int64_t)said->generation)) return;
+    if (!happens(m, WEFTI_HEARS_HALT, said->generation))
+        return; /* GO stays: that world was whole */
     d->halt = *said;
     m->join.used = said->used;
     m->placed.generation = m->join.generation = said->generation;
     forget(m);
-    d->answered = d->whole_due = false; /* GO stays: that world was whole */
-    m->said_whole = false;              /* GO would have been heard before: it was never said */
-    d->standing_due = d->inside;
-    atomic_store(&d->halted, true);
     pthread_cond_broadcast(&m->caller.changed);
     wefti_member_break_locked(m, said->failed, said->text);
-}
-
-bool wefti_member_is_mending(const wefti_member *m) {
-    return m->mend.round.phase != WEFTI_ROUND_STEPS;
 }
 
 /* The communicator lives until the member leaves, which waits for its thread, or until another one
@@ -120,7 +113,7 @@ weft_status wefti_member_hear_mend(wefti_caller *c, const wefti_frame *frame) {
     wefti_mend_message said;
     wefti_mend_rank *ranks;
     wefti_seated *seats;
-    WEFT_REQUIRE(is_mendable(m) && d->inside && !d->answered, WEFT_E_CORRUPT,
+    WEFT_REQUIRE(is_mendable(m) && d->round.phase == WEFTI_ROUND_STOOD, WEFT_E_CORRUPT,
                  "a mending that was not asked for");
     WEFT_TRY(wefti_mend_decode(frame, &said, &ranks, &seats));
     const bool mine = seats[said.rank].number == m->join.number;
@@ -134,15 +127,15 @@ weft_status wefti_member_hear_mend(wefti_caller *c, const wefti_frame *frame) {
     wefti_free(ranks);
     WEFT_TRY(status);
     d->target = said.target;
-    d->answered = wefti_round_mend(&d->round, (int64_t)said.generation);
+    (void)happens(m, WEFTI_HEARS_MEND, said.generation);
     pthread_cond_broadcast(&c->changed);
     return WEFT_OK;
 }
 
 bool wefti_member_goes_on(wefti_member *m) {
-    m->mend.go = wefti_round_go(&m->mend.round, (int64_t)m->next.place.generation);
-    if (m->mend.go) wefti_member_is_whole(m);
-    return m->mend.go;
+    if (!happens(m, WEFTI_HEARS_GO, m->next.place.generation)) return false;
+    wefti_member_is_whole(m);
+    return true;
 }
 
 weft_status wefti_member_hear_go(wefti_caller *c, const wefti_frame *frame) {
@@ -151,14 +144,15 @@ weft_status wefti_member_hear_go(wefti_caller *c, const wefti_frame *frame) {
     int32_t used;
     WEFT_TRY(wefti_go_decode(frame, &generation, &used));
     if (!is_mendable(m) || generation != m->placed.generation) return WEFT_OK;
-    if (m->said_whole && wefti_member_goes_on(m)) m->join.used = used;
+    if (wefti_member_goes_on(m)) m->join.used = used;
     pthread_cond_broadcast(&c->changed);
     return WEFT_OK;
 }
 
 weft_status wefti_member_hear_armed(wefti_caller *c, const wefti_frame *frame) {
+    wefti_word *armed = &((wefti_member *)c)->mend.armed;
     (void)frame;
-    ((wefti_member *)c)->mend.arm_heard = true;
+    if (*armed == WEFTI_WORD_SAID) *armed = WEFTI_WORD_HEARD;
     pthread_cond_broadcast(&c->changed);
     return WEFT_OK;
 }
@@ -177,21 +171,20 @@ weft_status wefti_member_say_mending(wefti_member *m) {
     wefti_member_mending *d = &m->mend;
     wefti_wire *link = &m->caller.link;
     unsigned char body[WEFTI_GENERATION_BYTES];
-    if (d->armed && !d->arm_sent) {
+    if (d->armed == WEFTI_WORD_DUE) {
         unsigned char arm[WEFTI_ARM_BYTES];
         const size_t bytes = wefti_arm_encode(&d->arm, arm);
         WEFT_TRY(wefti_wire_send(link, WEFTI_FRAME_ARM, arm, bytes, NULL, 0));
-        d->arm_sent = true;
+        d->armed = WEFTI_WORD_SAID;
     }
-    if (d->standing_due) {
+    if (d->round.phase == WEFTI_ROUND_STANDS) {
         WEFT_TRY(say_standing(m));
-        d->standing_due = false;
+        (void)happens(m, WEFTI_DOES_STAND, m->placed.generation);
     }
-    if (d->whole_due) {
+    if (d->round.phase == WEFTI_ROUND_WHOLE) {
         wefti_generation_encode(m->placed.generation, body);
         WEFT_TRY(wefti_wire_send(link, WEFTI_FRAME_WHOLE, body, sizeof body, NULL, 0));
-        m->said_whole = true;
-        d->whole_due = false;
+        (void)happens(m, WEFTI_DOES_SAY, m->placed.generation);
     }
     return WEFT_OK;
 }
@@ -232,9 +225,10 @@ void wefti_member_arm(wefti_member *m, const wefti_elastic *elastic) {
         m->mend.arm.most = elastic->most;
         memcpy(m->mend.arm.fits, elastic->fits, (size_t)elastic->most / 8 + 1);
     }
-    m->mend.armed = true;
+    if (m->mend.armed == WEFTI_WORD_NONE) m->mend.armed = WEFTI_WORD_DUE;
     wefti_caller_ring(&m->caller);
-    while (is_in(m) && !m->mend.arm_heard && !atomic_load(&m->mend.halted))
+    while (wefti_member_is_in(m) && m->mend.armed != WEFTI_WORD_HEARD &&
+           !atomic_load(&m->mend.halted))
         pthread_cond_wait(&m->caller.changed, &m->caller.lock);
     pthread_mutex_unlock(&m->caller.lock);
 }
@@ -242,17 +236,16 @@ void wefti_member_arm(wefti_member *m, const wefti_elastic *elastic) {
 /* What this thread's failure is for the others, if nobody has died. */
 static void accuse(wefti_member *m, const wefti_failure *why) {
     if (m->giving_up || atomic_load(&m->mend.halted)) return;
-    m->giving_up = wefti_strdup(*why->message ? why->message : "it cannot go on");
-    m->fail_status = why->status < 0 ? why->status : WEFT_E_PEER;
-    m->failed = why->rank == m->placed.rank || why->rank < 0 ? WEFT_RANK_NONE : why->rank;
+    wefti_member_accuse(m, why->status < 0 ? why->status : WEFT_E_PEER,
+                        why->rank == m->placed.rank || why->rank < 0 ? WEFT_RANK_NONE : why->rank,
+                        *why->message ? why->message : "it cannot go on");
 }
 
 static weft_status wait_for_mend(wefti_member *m) {
-    wefti_member_mending *d = &m->mend;
-    while (is_in(m) && !(d->answered && atomic_load(&d->halted)))
+    while (wefti_member_is_in(m) && m->mend.round.phase != WEFTI_ROUND_ANSWERED)
         pthread_cond_wait(&m->caller.changed, &m->caller.lock);
     if (m->caller.state == WEFTI_MEMBER_FAILED) return wefti_caller_reason(&m->caller);
-    WEFT_REQUIRE(is_in(m), WEFT_E_PEER, "a world that all have left cannot be mended");
+    WEFT_REQUIRE(wefti_member_is_in(m), WEFT_E_PEER, "a world that all have left cannot be mended");
     return WEFT_OK;
 }
 
@@ -278,36 +271,33 @@ weft_status wefti_member_mend(wefti_member *m, const wefti_stand *at, wefti_mend
     /* Before it says where it stands: heartbeats behind that word tell of no older wait. */
     wefti_position_enter(m->position, "being mended");
     d->at = *at;
-    d->inside = true;
-    d->standing_due = atomic_load(&d->halted);
+    (void)happens(m, WEFTI_DOES_ASK, m->placed.generation);
     wefti_caller_ring(&m->caller);
     weft_status status = wait_for_mend(m);
-    d->inside = d->standing_due = false;
     if (status >= 0) {
         tell(m, out);
-        d->answered = false;
+        (void)happens(m, WEFTI_DOES_TAKE, m->placed.generation);
         m->placed.newcomer = false;
-        atomic_store(&d->halted, false);
     }
     pthread_mutex_unlock(&m->caller.lock);
     return status;
 }
 
 weft_status wefti_member_whole(wefti_member *m) {
-    wefti_member_mending *d = &m->mend;
     weft_status status = WEFT_OK;
     pthread_mutex_lock(&m->caller.lock);
-    d->whole_due = wefti_round_whole(&d->round);
+    const uint64_t generation = m->placed.generation; /* another HALT may follow its GO at once */
+    (void)happens(m, WEFTI_DOES_REACH, generation);
     wefti_caller_ring(&m->caller);
-    while (is_in(m) && !d->go && !atomic_load(&d->halted))
+    while (wefti_member_is_in(m) && m->whole.place.generation < generation &&
+           !atomic_load(&m->mend.halted))
         pthread_cond_wait(&m->caller.changed, &m->caller.lock);
     if (m->caller.state == WEFTI_MEMBER_FAILED)
         status = wefti_caller_reason(&m->caller);
-    else if (!d->go)
+    else if (m->whole.place.generation < generation)
         status = WEFT_PENDING;
     else
         wefti_position_enter(m->position, "");
-    d->whole_due = d->go = false;
     pthread_mutex_unlock(&m->caller.lock);
     return status;
 }

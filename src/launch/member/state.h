@@ -22,19 +22,23 @@ typedef struct wefti_member_entry {
     size_t bytes;
 } wefti_member_entry;
 
-/* The mending of a broken world. From HALT until MEND is taken, the member is halted: nothing of
- * the old world goes on, and the next does not exist. */
+/* A word to the scheduler. After a loss one that was said is due again. */
+typedef enum wefti_word {
+    WEFTI_WORD_NONE,
+    WEFTI_WORD_DUE,
+    WEFTI_WORD_SAID,
+    WEFTI_WORD_HEARD
+} wefti_word;
+
+/* The mending of a broken world. `round` is its one state. What else is a boolean here is no state:
+ * a copy of the round for threads without the lock, what this process is, what MEND says. */
 typedef struct wefti_member_mending {
     wefti_round round;
-    atomic_bool halted;
-    bool armed, arm_sent, arm_heard;
+    atomic_bool halted;    /* wefti_round_is_halted(&round) */
     bool came;             /* to a world that can be mended, after its begin */
-    bool inside;           /* wefti_member_mend waits */
-    bool standing_due;     /* to be said */
-    bool answered;         /* MEND is here */
-    bool whole_due, go;    /* to be said, and its answer */
+    wefti_word armed;      /* ARM; HEARD: and ARMED has come */
     int breaking;          /* threads that break the communicator */
-    wefti_stand at;        /* borrowed from the caller, while `inside` */
+    wefti_stand at;        /* borrowed from the caller, while wefti_member_mend waits */
     int64_t target;        /* of MEND */
     bool resized;          /* of MEND */
     int32_t *source, *was; /* of MEND: [size] each, one block */
@@ -56,22 +60,27 @@ struct wefti_member {
     wefti_world_message placed;
     int32_t *host;
     wefti_member_world whole, next; /* of WORLD or GO, and of the last MEND: world.c */
-    bool said_whole;                /* of `next`, and it has heard nothing since */
     wefti_comm *comm;
     wefti_position *position;
     wefti_member_entry last, now; /* kept until the next: a new scheduler may need them */
-    bool now_sent;
+    wefti_word now_word;
     void *entries; /* where the answer to `now` goes; NULL: it is there */
     char *giving_up;
     weft_status fail_status;
     int32_t failed; /* the rank that it names */
-    bool given_up;  /* said so, to the last byte */
-    bool leaving, leave_sent;
+    wefti_word fail_word, leave_word;
     const wefti_call_records *records; /* said when leaving; borrowed until the end */
     wefti_member_mending mend;
     int64_t placed_ns;
     int64_t beat_ns; /* the last heartbeat; 0: one is due */
 };
+
+/* With or without a connection to the scheduler. */
+static inline bool wefti_member_is_in(const wefti_member *m) {
+    return m->caller.state == WEFTI_MEMBER_IN || m->caller.state == WEFTI_MEMBER_LOST;
+}
+/* FAIL is due. Under the lock. */
+void wefti_member_accuse(wefti_member *m, weft_status status, int failed, const char *message);
 
 /* mending.c, under the lock. What a member that is in hears and says of it. */
 weft_status wefti_member_hear_halt(wefti_caller *c, const wefti_frame *frame);
@@ -79,7 +88,6 @@ weft_status wefti_member_hear_halt(wefti_caller *c, const wefti_frame *frame);
 void wefti_member_halt(wefti_member *m, const wefti_halt *said);
 /* GO. False: it has not said WHOLE. */
 bool wefti_member_goes_on(wefti_member *m);
-bool wefti_member_is_mending(const wefti_member *m); /* not in the middle of steps */
 weft_status wefti_member_hear_mend(wefti_caller *c, const wefti_frame *frame);
 weft_status wefti_member_hear_go(wefti_caller *c, const wefti_frame *frame);
 weft_status wefti_member_hear_armed(wefti_caller *c, const wefti_frame *frame);

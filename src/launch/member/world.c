@@ -18,7 +18,11 @@ void wefti_member_is_whole(wefti_member *m) {
     wefti_free(m->whole.seats);
     m->whole = m->next;
     m->next = (wefti_member_world){0};
-    m->said_whole = false;
+}
+
+/* Of `next`, and it has heard nothing since. */
+static bool has_said_whole(const wefti_member *m) {
+    return m->mend.round.phase == WEFTI_ROUND_SAID;
 }
 
 static weft_status say(wefti_member *m, const wefti_member_world *world) {
@@ -35,17 +39,17 @@ static weft_status say(wefti_member *m, const wefti_member_world *world) {
 weft_status wefti_member_say_world(wefti_member *m) {
     if (!m->join.generation) return WEFT_OK;
     m->join.whole = m->whole.place;
-    m->join.said = m->said_whole ? m->next.place : (wefti_vote_place){0};
-    m->join.mends = wefti_member_is_mending(m);
-    m->join.armed = m->mend.armed || m->join.mends || m->mend.came;
-    m->join.arms = m->mend.armed;
-    m->join.leaves = m->leaving;
+    m->join.said = has_said_whole(m) ? m->next.place : (wefti_vote_place){0};
+    m->join.mends = wefti_round_is_mending(&m->mend.round);
+    m->join.arms = m->mend.armed != WEFTI_WORD_NONE;
+    m->join.armed = m->join.arms || m->join.mends || m->mend.came;
+    m->join.leaves = m->leave_word != WEFTI_WORD_NONE;
     if (!m->join.armed) return WEFT_OK;
     WEFT_TRY(say(m, &m->whole));
-    return m->said_whole ? say(m, &m->next) : WEFT_OK;
+    return has_said_whole(m) ? say(m, &m->next) : WEFT_OK;
 }
 
 bool wefti_member_returns_to(wefti_member *m, uint64_t whole) {
-    if (m->said_whole && m->next.place.generation == whole) return wefti_member_goes_on(m);
+    if (has_said_whole(m) && m->next.place.generation == whole) return wefti_member_goes_on(m);
     return !m->whole.place.generation || m->whole.place.generation == whole;
 }
