@@ -30,6 +30,10 @@ no_faster 'dp=3 tp=6 inner=dp' --machine "hosts=3 gpus=6 gpu=a100-80g intra=900e
 no_faster 'dp=6 tp=2 sp=0 pp=2 microbatches=4 level=0 recompute=none' --machine \
     "hosts=4 gpus=6 gpu=a100-80g intra=30e9,2e-6 inter=100e6,5e-5" train.precision=bf16 model.family=gpt2 \
     model.layers=3 model.hidden=1024 model.heads=8 model.context=24 model.vocab=8000 train.batch=48
+# With one device a host, guesses took links between hosts for slower than those of two devices, by their ratio.
+no_faster 'tp=4 recompute=none' --machine "hosts=4 gpus=1 gpu=h100-80g intra=30e9,2e-6 inter=100e6,5e-5" \
+    train.precision=bf16 model.family=mixtral model.layers=2 model.hidden=80 model.heads=4 model.experts=6 \
+    model.context=512 model.vocab=50257 train.batch=2 train.clip=0
 
 # Plans of experts fit in less than most others.
 moe="model.family=gpt2-moe model.layers=2 model.experts=6 model.hidden=64 model.heads=4 model.context=16 model.vocab=500 train.batch=6"

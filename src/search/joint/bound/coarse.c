@@ -124,13 +124,14 @@ static double least_bytes(const wefti_joint_branch *s, const wefti_degrees *d, i
 
 /* ---- coarse bounds: from lines of one device and of two ---- */
 
-/* How much longer transfers of an axis take than those of two neighbours, about: a ring of g
- * devices moves (g - 1) / g of the bytes twice. */
+/* How much longer transfers of an axis take than those of the first two devices, about: a ring of g
+ * devices moves (g - 1) / g of the bytes twice. These two may be on two hosts. */
 static double longer_of(const wefti_machine_model *m, const wefti_joint_axis *a) {
     const int32_t level = wefti_model_level_of(m, 0, a->stride * a->size - 1);
     const int32_t block = level ? wefti_model_block(m, level - 1) : 1;
+    const int32_t of_two = wefti_model_level_of(m, 0, 1);
     const double slower =
-        wefti_model_byte_seconds(m, level, block) / wefti_model_byte_seconds(m, 0, 1);
+        wefti_model_byte_seconds(m, level, block) / wefti_model_byte_seconds(m, of_two, 1);
     const double longer = 2.0 * (a->size - 1) / a->size * slower;
     return longer > 1 ? longer : 1;
 }
