@@ -1,15 +1,16 @@
 /* Random questions, whose answers must hold against every other answer to them.
  *
- *   bench/planner WEFT random [--seed S] [--count N] [--sample K] [--seconds T] [--cpu C]
+ *   bench/planner WEFT random [--seed S] [--from F] [--count N] [--sample K] [--seconds T] [--cpu
+ * C]
  *
  * A question is a small model of a random family with odd sizes, on 1 to 4 hosts of 1 to 6 devices
  * with random links. Each question is asked several times. First it has no constraints. Then it has
  * one: a degree, the level, the recomputation or the microbatches. Then it has all degrees of a
- * neighbour of the answer, of which one differs. Then it has the degrees that the answer prints,
- * and then other budgets. At last it has a part of the memory that the answer takes. If no plan
- * fits there, it is asked with single constraints too. --sample draws K of the constraints, K of
- * the neighbours, and one of the last three kinds, with one budget. No question begins once the
- * answers have taken C seconds of processor time.
+ * neighbour of the answer, of which one differs. Then it has what the answer prints, and then other
+ * budgets. At last it has a part of the memory that the answer takes. If no plan fits there, it is
+ * asked with the constraints too. --sample draws K of the constraints and neighbours. For every
+ * second question, one of the last three kinds is in place of one of them, with one line of print
+ * or one budget. No question begins once the answers have taken C seconds of processor time.
  *
  * These faults are counted:
  *
@@ -22,7 +23,8 @@
  *   failed    The command ends in another way: by a signal, or because T seconds are over.
  *
  * One JSON object for each of these, and one with the counts. The exit code is 1 if the counts are
- * beyond the limits of `within_limits`. The same seed asks the same questions. */
+ * beyond the limits of `within_limits`. The same seed asks the same questions, and
+ * --from begins with a later one of them. */
 #include "planner.h"
 
 #include <math.h>
@@ -39,7 +41,7 @@ static const double tolerance = 0.002, rounding = 1e-9;
 typedef struct random_run {
     const char *weft;
     uint64_t seed, drawn;
-    long count, sample;
+    long from, count, sample;
     unsigned limit;
     double cpu, cpu_limit; /* seconds of the processor; limit 0: none */
     int asked, beaten, far_beaten, broken, refused, unlike, worse, over, failed;
@@ -257,9 +259,10 @@ static void neighbours(const random_question *q, const char *degrees, random_fix
 
 /* ---- one question ---- */
 
+/* `sample` of them, -1: all. */
 static void try_fixes(random_run *r, const random_question *q, const random_answer *answer,
-                      const random_fixes *f, double *best) {
-    const long count = r->sample && r->sample < f->count ? r->sample : f->count;
+                      const random_fixes *f, long sample, double *best) {
+    const long count = sample >= 0 && sample < f->count ? sample : f->count;
     for (long i = 0; i < count; i++) {
         random_answer x;
         const char *fix = f->text[count < f->count ? (long)draw(r, (uint64_t)f->count) : i];
@@ -283,19 +286,20 @@ static void try_fixes(random_run *r, const random_question *q, const random_answ
     }
 }
 
-/* What is printed, typed back, gives the same number. */
+/* What is printed, typed back, gives the same number: the degrees, and each alternative. */
 static void type_back(random_run *r, const random_question *q, const random_answer *answer) {
-    random_answer x;
-    ask(r, q, answer->degrees, "", &x);
-    if (fabs(x.seconds - answer->seconds) > 1e-6 * answer->seconds) {
+    int printed = 1;
+    while (printed <= ALTERNATIVES && *answer->alternatives[printed - 1]) printed++;
+    const int drawn = r->sample ? (int)draw(r, (uint64_t)printed) : -1;
+    for (int i = 0; i < printed; i++) {
+        const char *text = i ? answer->alternatives[i - 1] : answer->degrees;
+        const double seconds = i ? answer->alternative_seconds[i - 1] : answer->seconds;
+        random_answer x;
+        if (drawn >= 0 && i != drawn) continue;
+        ask(r, q, text, "", &x);
+        if (fabs(x.seconds - seconds) <= 1e-6 * answer->seconds) continue;
         r->unlike++;
-        tell(q, "unlike", answer->degrees, answer->seconds, x.seconds);
-    }
-    for (int i = 0; i < ALTERNATIVES && *answer->alternatives[i]; i++) {
-        ask(r, q, answer->alternatives[i], "", &x);
-        if (fabs(x.seconds - answer->alternative_seconds[i]) <= 1e-6 * answer->seconds) continue;
-        r->unlike++;
-        tell(q, "unlike", answer->alternatives[i], answer->alternative_seconds[i], x.seconds);
+        tell(q, "unlike", text, seconds, x.seconds);
     }
 }
 
@@ -320,7 +324,7 @@ static void try_budgets(random_run *r, const random_question *q, const random_an
 
 /* The same question with less memory than the answer takes: another plan fits, or none. */
 static void try_memory(random_run *r, const random_question *question, const random_answer *answer,
-                       const random_fixes *single) {
+                       const random_fixes *fixes) {
     random_question q = *question;
     random_answer less;
     const size_t at = strlen(q.words);
@@ -329,14 +333,14 @@ static void try_memory(random_run *r, const random_question *question, const ran
     ask(r, &q, NULL, "", &less);
     if (less.seconds < 0) r->failed++, tell(&q, "failed", "", 0, less.seconds);
     double best = INFINITY;
-    if (less.seconds == 0) try_fixes(r, &q, &less, single, &best);
+    if (less.seconds == 0) try_fixes(r, &q, &less, fixes, r->sample ? r->sample : -1, &best);
 }
 
 static void ask_question(random_run *r, long number) {
-    static random_fixes single, near;
+    static random_fixes fixes;
     random_question q;
     random_answer answer;
-    single.count = near.count = 0;
+    fixes.count = 0;
     r->drawn = (uint64_t)number << 20;
     draw_model(r, &q);
     draw_machine(r, &q);
@@ -347,19 +351,19 @@ static void ask_question(random_run *r, long number) {
         return;
     }
     double best = answer.seconds > 0 ? answer.seconds : INFINITY;
-    single_constraints(&q, &single);
-    try_fixes(r, &q, &answer, &single, &best);
+    single_constraints(&q, &fixes);
+    if (answer.seconds > 0) neighbours(&q, answer.degrees, &fixes);
+    /* In every second question of a sample, one of the last kinds is in place of a constraint. */
+    const uint64_t only = r->sample ? draw(r, 6) : 6;
+    const bool instead = only < 3 && answer.seconds > 0;
+    try_fixes(r, &q, &answer, &fixes, r->sample ? r->sample - instead : -1, &best);
     if (answer.seconds == 0) return;
-    neighbours(&q, answer.degrees, &near);
-    try_fixes(r, &q, &answer, &near, &best);
     r->beaten += best * (1 + tolerance) < answer.seconds;
     r->far_beaten += best * 1.02 < answer.seconds;
     r->ratios[r->asked++] = best / answer.seconds;
-    /* A sample has one of these. */
-    const uint64_t only = r->sample ? draw(r, 3) : 3;
-    if (only == 0 || only == 3) type_back(r, &q, &answer);
-    if (only == 1 || only == 3) try_budgets(r, &q, &answer);
-    if (only == 2 || only == 3) try_memory(r, &q, &answer, &single);
+    if (only == 0 || only == 6) type_back(r, &q, &answer);
+    if (only == 1 || only == 6) try_budgets(r, &q, &answer);
+    if (only == 2 || only == 6) try_memory(r, &q, &answer, &fixes);
 }
 
 static int by_size(const void *a, const void *b) {
@@ -377,7 +381,8 @@ int planner_random(const char *weft, int words, char **word) {
     static random_run r;
     r = (random_run){.weft = weft, .seed = 1, .count = 60, .limit = 120};
     for (int i = 0; i < words; i += 2) {
-        static const char *const known[] = {"--seed", "--count", "--sample", "--seconds", "--cpu"};
+        static const char *const known[] = {"--seed",   "--from",    "--count",
+                                            "--sample", "--seconds", "--cpu"};
         bool is_known = false;
         char *end = NULL;
         for (size_t k = 0; k < sizeof known / sizeof *known; k++)
@@ -385,12 +390,13 @@ int planner_random(const char *weft, int words, char **word) {
         const unsigned long value = i + 1 < words ? strtoul(word[i + 1], &end, 10) : 0;
         if (!is_known || !end || end == word[i + 1] || *end) {
             (void)fprintf(stderr,
-                          "planner random: '%s': known are --seed, --count, --sample, "
-                          "--seconds and --cpu, each with a whole number\n",
+                          "planner random: '%s': known are --seed, --from, --count, "
+                          "--sample, --seconds and --cpu, each with a whole number\n",
                           word[i]);
             return 2;
         }
         if (!strcmp(word[i], "--seed")) r.seed = value;
+        if (!strcmp(word[i], "--from")) r.from = (long)(value & UINT32_MAX);
         if (!strcmp(word[i], "--count")) r.count = value < 4096 ? (long)value : 4096;
         if (!strcmp(word[i], "--sample")) r.sample = (long)value;
         if (!strcmp(word[i], "--seconds")) r.limit = (unsigned)value;
@@ -400,15 +406,15 @@ int planner_random(const char *weft, int words, char **word) {
     if (!freopen("/dev/null", "w", stderr)) return 1;
     long questions = 0;
     while (questions < r.count && !(r.cpu_limit > 0 && r.cpu > r.cpu_limit))
-        ask_question(&r, questions++);
+        ask_question(&r, r.from + questions++);
     qsort(r.ratios, (size_t)r.asked, sizeof *r.ratios, by_size);
     printf(
-        "{\"seed\": %llu, \"questions\": %ld, \"answered\": %d, \"beaten\": %d, "
+        "{\"seed\": %llu, \"from\": %ld, \"questions\": %ld, \"answered\": %d, \"beaten\": %d, "
         "\"beaten_by_2_percent\": "
         "%d, \"worst_ratio\": %.4f, \"ratio_of_the_95th_percentile\": %.4f, \"bounds_broken\": %d, "
         "\"refused\": %d, \"unlike\": %d, \"worse_with_budget\": %d, \"over_memory\": %d, "
         "\"failed\": %d, \"cpu_seconds\": %.0f}\n",
-        (unsigned long long)r.seed, questions, r.asked, r.beaten, r.far_beaten,
+        (unsigned long long)r.seed, r.from, questions, r.asked, r.beaten, r.far_beaten,
         r.asked ? r.ratios[0] : 0, r.asked ? r.ratios[r.asked / 20] : 0, r.broken, r.refused,
         r.unlike, r.worse, r.over, r.failed, r.cpu);
     return within_limits(&r) ? 0 : 1;
