@@ -17,7 +17,9 @@
 static weft_status failed(const char *what, const char *path) {
     int error = errno;
     weft_status status = error == ENOENT ? WEFT_E_NOT_FOUND : WEFT_E_IO;
-    return WEFT_RAISE(status, "cannot %s %s: %s", what, path, strerror(error));
+    const bool remote = error == ENOENT && strstr(path, "://");
+    return WEFT_RAISE(status, "cannot %s %s: %s%s", what, path, strerror(error),
+                      remote ? "; it is an address: download it, and give the file" : "");
 }
 
 /* O_NONBLOCK: opening a named pipe that has no writer must not block forever. */

@@ -88,6 +88,7 @@ for words in "train model.from=meta-llama/Llama-3-8B data.path=text.txt" "train 
     expect 1 'Hugging Face|download' $words
 done
 expect 1 'download' generate https://huggingface.co/gpt2 --prompt x
+expect 1 'download' train job.yaml data.path=https://nowhere.example/text.txt
 expect 1 './no/such' generate ./no/such --prompt x
 has_facts out 'Hugging Face' && fail 'a path is taken for a name of a hub' out
 exit $failed

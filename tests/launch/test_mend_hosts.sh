@@ -140,6 +140,7 @@ for deaths in 2@step:5:9,2@step:3:9 2@joined:1:9,2@joined:1:9 2@start:1:9,2@star
     wait $third || fail "$what: the spare host ends badly" bad.2
     ended 0 75
     has_facts bad.0 '2 to 3|2 times|10.97.0.3' || fail "$what: the host is not named" bad.0
+    has_facts bad.0 'process 0' && fail "$what: a process that is none is named" bad.0
     has_facts bad.2 'host 1|2 to 3' || fail "$what: the spare host does not say so" bad.2
     rm -rf logs-1
     whole logs-0 logs-2

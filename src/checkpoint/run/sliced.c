@@ -140,9 +140,12 @@ static weft_status open_folder(const wefti_sliced *s, int64_t step, const char *
     wefti_step_files *f = &folder->files;
     WEFT_TRY(wefti_step_files_manifest(f, path));
     const wefti_manifest *m = f->manifest;
-    WEFT_REQUIRE(m->sliced.ranks && m->sliced.rank == folder->rank && m->meta.step == step,
-                 WEFT_E_CORRUPT, "%s holds step %lld of rank %d of %d", f->path,
-                 (long long)m->meta.step, (int)m->sliced.rank, (int)m->sliced.ranks);
+    WEFT_REQUIRE(m->sliced.ranks, WEFT_E_CORRUPT,
+                 "%s is a whole step, of a run of its own, and no slice of rank %d", f->path,
+                 (int)folder->rank);
+    WEFT_REQUIRE(m->sliced.rank == folder->rank && m->meta.step == step, WEFT_E_CORRUPT,
+                 "%s holds step %lld of rank %d of %d", f->path, (long long)m->meta.step,
+                 (int)m->sliced.rank, (int)m->sliced.ranks);
     WEFT_REQUIRE(!s->folder_count || is_same(s->folders[0].files.manifest, m), WEFT_E_CORRUPT,
                  "%s and %s hold step %lld of different runs, or of different ranks", f->path,
                  s->folders[0].files.path, (long long)step);

@@ -65,6 +65,8 @@ static void on_start(void *context, int first_rank, int count, int size, const c
     char ranks[64];
     if (count == size)
         snprintf(ranks, sizeof ranks, "%d %s", size, size == 1 ? "rank" : "ranks");
+    else if (count == 1)
+        snprintf(ranks, sizeof ranks, "rank %d of %d", first_rank, size);
     else
         snprintf(ranks, sizeof ranks, "ranks %d to %d of %d", first_rank, first_rank + count - 1,
                  size);

@@ -153,16 +153,35 @@ static void say_alternatives(const weft_search_report *r) {
     }
 }
 
+/* In a unit of --failures: "2.803 s", "75 min", "527.9 d". */
+static const char *period(double seconds, char out[32]) {
+    static const struct {
+        const char *unit;
+        double seconds;
+    } units[] = {{"d", 86400}, {"h", 3600}, {"min", 60}, {"s", 1}};
+    size_t i = 0;
+    while (i < 3 && seconds < 2 * units[i].seconds) i++;
+    (void)snprintf(out, 32, "%.4g %s", seconds / units[i].seconds, units[i].unit);
+    return out;
+}
+
 static void say_goodput(const weft_search_report *r, const char *failures) {
     const weft_prediction *p = r->prediction;
     const cli_goodput g = cli_goodput_of(failures, p);
-    char rate[32], state[32];
+    char rate[32], state[32], failure[32], between[32];
     if (!g.known) return;
-    cli_say(stdout,
-            "goodput    %.2f %% of the time, with a failure every %.4g s and a checkpoint every "
-            "%.0f steps (%.4g s)",
-            100 * g.share, g.failure_seconds, g.every, g.every * p->step_seconds);
-    if (p->tokens_per_second > 0)
+    const double between_s = g.every * p->step_seconds;
+    if (g.share < 5e-5)
+        cli_say(stdout, "goodput    0 %% of the time: a failure every %s leaves no time for steps",
+                period(g.failure_seconds, failure));
+    else
+        cli_say(
+            stdout,
+            "goodput    %.2f %% of the time, with a failure every %s and a checkpoint every %.0f "
+            "step%s (%s)",
+            100 * g.share, period(g.failure_seconds, failure), g.every, g.every == 1 ? "" : "s",
+            period(between_s, between));
+    if (p->tokens_per_second > 0 && g.share >= 5e-5)
         cli_say(stdout, "; %s tokens/s", cli_amount(g.share * p->tokens_per_second, "", rate));
     cli_say(stdout, "\n");
     if (!g.mtbf_assumed && !g.checkpoint_assumed && !g.restart_assumed) return;

@@ -53,7 +53,7 @@ static bool read_word(const char *word, failures *out) {
     const char *sign = strchr(word, '=');
     for (size_t i = 0; sign && i < sizeof names / sizeof *names; i++)
         if (strlen(names[i]) == (size_t)(sign - word) && !strncmp(word, names[i], strlen(names[i])))
-            return read_seconds(sign + 1, places[i]);
+            return isnan(*places[i]) && read_seconds(sign + 1, places[i]); /* each word once */
     return false;
 }
 

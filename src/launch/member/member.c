@@ -51,7 +51,7 @@ static weft_status fill_in(wefti_member *m, const wefti_member_options *o) {
     m->join.size = o->size <= 0 ? -1 : o->size;
     m->join.pid = (int64_t)getpid();
     m->join.launcher = o->launcher;
-    WEFT_TRY(copy_name(m->join.job, o->job, "name of the job"));
+    WEFT_TRY(copy_name(m->join.job, o->job, "name of the job (WEFT_JOB)"));
     WEFT_TRY(copy_name(m->join.node, o->node, "node id"));
     WEFT_TRY(copy_name(m->join.facts, o->facts, "description of the job"));
     if (o->host && *o->host)
