@@ -29,40 +29,39 @@ static region_block block_at(const wefti_region *box, const weft_desc *whole,
     return b;
 }
 
-/* Where the array of the whole region would begin. */
-static void *origin(const wefti_mapping *m, const region_block *b, int64_t size) {
-    return (void *)((uintptr_t)m->data - (uintptr_t)(b->first * size));
+/* Copies into `to`; NULL: from `from`. */
+static weft_status copy_region(const wefti_home *home, const wefti_region *box,
+                               const weft_desc *whole, const wefti_region *part,
+                               const wefti_region *of, void *to, const void *from) {
+    const int64_t size = (int64_t)weft_dtype_bytes(whole->dtype),
+                  all = wefti_region_elems(part, whole->rank);
+    region_block b;
+    for (int64_t at = 0; at < all; at += b.elems) {
+        wefti_mapping m;
+        b = block_at(box, whole, part, at);
+        const wefti_access access = to                  ? WEFTI_ACCESS_READ
+                                    : b.span == b.elems ? WEFTI_ACCESS_WRITE
+                                                        : WEFTI_ACCESS_UPDATE;
+        WEFT_TRY(wefti_home_map(home, b.first * size, b.span * size, access, &m));
+        /* where the array of the whole region would begin */
+        void *origin = (void *)((uintptr_t)m.data - (uintptr_t)(b.first * size));
+        if (to)
+            wefti_region_copy(&b.slab, box, origin, of, to, whole->rank, (size_t)size);
+        else
+            wefti_region_copy(&b.slab, of, from, box, origin, whole->rank, (size_t)size);
+        WEFT_TRY(wefti_home_unmap(&m, WEFT_OK));
+    }
+    return WEFT_OK;
 }
 
 weft_status wefti_home_read_region(const wefti_home *home, const wefti_region *box,
                                    const weft_desc *whole, const wefti_region *part,
                                    const wefti_region *of, void *data) {
-    const int64_t size = (int64_t)weft_dtype_bytes(whole->dtype),
-                  all = wefti_region_elems(part, whole->rank);
-    region_block b;
-    for (int64_t at = 0; at < all; at += b.elems) {
-        wefti_mapping m;
-        b = block_at(box, whole, part, at);
-        WEFT_TRY(wefti_home_map(home, b.first * size, b.span * size, WEFTI_ACCESS_READ, &m));
-        wefti_region_copy(&b.slab, box, origin(&m, &b, size), of, data, whole->rank, (size_t)size);
-        WEFT_TRY(wefti_home_unmap(&m, WEFT_OK));
-    }
-    return WEFT_OK;
+    return copy_region(home, box, whole, part, of, data, NULL);
 }
 
 weft_status wefti_home_write_region(const wefti_home *home, const wefti_region *box,
                                     const weft_desc *whole, const wefti_region *part,
                                     const wefti_region *of, const void *data) {
-    const int64_t size = (int64_t)weft_dtype_bytes(whole->dtype),
-                  all = wefti_region_elems(part, whole->rank);
-    region_block b;
-    for (int64_t at = 0; at < all; at += b.elems) {
-        wefti_mapping m;
-        b = block_at(box, whole, part, at);
-        WEFT_TRY(wefti_home_map(home, b.first * size, b.span * size,
-                                b.span == b.elems ? WEFTI_ACCESS_WRITE : WEFTI_ACCESS_UPDATE, &m));
-        wefti_region_copy(&b.slab, of, data, box, origin(&m, &b, size), whole->rank, (size_t)size);
-        WEFT_TRY(wefti_home_unmap(&m, WEFT_OK));
-    }
-    return WEFT_OK;
+    return copy_region(home, box, whole, part, of, NULL, data);
 }

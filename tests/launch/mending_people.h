@@ -50,6 +50,27 @@ static inline void refused_for_good(person *p) {
     (void)wefti_member_close(p->member, NULL);
 }
 
+/* A person dies, and the world is ready for others in its seat (`counts`), or goes on without it.
+ */
+static inline void lose(wefti_scheduler *s, person *p, bool (*is_so)(const wefti_scheduler *)) {
+    die(p);
+    test_wait_until(s, is_so);
+    refused_for_good(p);
+}
+
+/* Another process takes the seat. It has no state. */
+static inline void take_seat(const wefti_scheduler *s, person *p, int32_t rank) {
+    *p = someone(s, rank);
+    begin(p, join);
+    end_well(p);
+    p->at.step = -1;
+}
+
+static inline void both_recover(person p[2]) {
+    for (int r = 0; r < 2; r++) begin(&p[r], recover);
+    for (int r = 0; r < 2; r++) end_well(&p[r]);
+}
+
 static inline void stranger(const person *like, const char *facts) {
     person p = *like;
     begin(&p, join);

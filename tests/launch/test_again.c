@@ -283,15 +283,9 @@ static void worlds_share_their_restarts(void **state) {
     wefti_scheduler *s = open_job(1);
     both_join(s, p);
     for (int r = 0; r < 2; r++) wefti_member_arm(p[r].member, &keeps_size);
-    die(&p[1]);
-    test_wait_until(s, counts);
-    refused_for_good(&p[1]);
-    p[1] = someone(s, 1);
-    begin(&p[1], join);
-    end_well(&p[1]);
-    p[1].at.step = -1;
-    for (int r = 0; r < 2; r++) begin(&p[r], recover);
-    for (int r = 0; r < 2; r++) end_well(&p[r]);
+    lose(s, &p[1], counts);
+    take_seat(s, &p[1], 1);
+    both_recover(p);
     leave_all(p, 2);
     both_join(s, p);
     expect_deaths(s, 0, 1);

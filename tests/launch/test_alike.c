@@ -159,14 +159,19 @@ static void an_unlike_one_is_refused_alone(void **state) {
     wefti_identity_free(&other);
 }
 
+/* The launcher runs rank 0. */
+static wefti_scheduler *start_launcher(int32_t size) {
+    wefti_scheduler_options o = test_scheduler(size);
+    o.launcher = OWN_LAUNCHER;
+    o.own = (wefti_span){0, 1};
+    return start(&o);
+}
+
 /* A launcher's own processes are of its job, whoever came first. */
 static void those_of_the_launcher_count_more(void **state) {
     (void)state;
     wefti_identity job = identity_of("a = 1"), other = identity_of("a = 2");
-    wefti_scheduler_options o = test_scheduler(2);
-    o.launcher = OWN_LAUNCHER;
-    o.own = (wefti_span){0, 1};
-    wefti_scheduler *s = start(&o);
+    wefti_scheduler *s = start_launcher(2);
     person p[4];
     come(&p[1], s, 1, &other, OTHER_LAUNCHER);
     test_wait_until(s, one_is_here);
@@ -190,10 +195,7 @@ static void each_that_came_first_is_compared(void **state) {
     (void)state;
     wefti_identity job = identity_of("a = 1\nb = 1\nc = 1"), first = identity_of("a = 2\nb = 1"),
                    second = identity_of("a = 2\nc = 2"), like = identity_of("b = 1");
-    wefti_scheduler_options o = test_scheduler(4);
-    o.launcher = OWN_LAUNCHER;
-    o.own = (wefti_span){0, 1};
-    wefti_scheduler *s = start(&o);
+    wefti_scheduler *s = start_launcher(4);
     person p[6];
     come(&p[1], s, 1, &first, OTHER_LAUNCHER);
     test_wait_until(s, one_is_here);

@@ -61,9 +61,7 @@ static void only_its_like_takes_a_seat(void **state) {
     person p[2], other;
     wefti_scheduler *s = two(1, p, true);
     const uint64_t generation = wefti_member_generation(p[0].member);
-    die(&p[1]);
-    test_wait_until(s, counts);
-    refused_for_good(&p[1]);
+    lose(s, &p[1], counts);
 
     other = someone(s, 1);
     other.options.host = "there";
@@ -92,12 +90,8 @@ static void only_its_like_takes_a_seat(void **state) {
 
     p[0].at = (wefti_stand){.step = 7, .holds = (const int32_t[]){1}, .holds_count = 1};
     begin(&p[0], recover);
-    p[1] = someone(s, 1);
-    begin(&p[1], join);
-    end(&p[1]);
-    if (p[1].status < 0) fail_msg("%s", p[1].text);
+    take_seat(s, &p[1], 1);
     assert_true(wefti_member_is_newcomer(p[1].member));
-    p[1].at.step = -1;
     begin(&p[1], recover);
     for (int r = 0; r < 2; r++) {
         end(&p[r]);
@@ -117,14 +111,6 @@ static void only_its_like_takes_a_seat(void **state) {
     wefti_scheduler_stop(s);
 }
 
-static void both_recover(person p[2]) {
-    for (int r = 0; r < 2; r++) begin(&p[r], recover);
-    for (int r = 0; r < 2; r++) {
-        end(&p[r]);
-        if (p[r].status != WEFT_OK) fail_msg("rank %d: %s", r, p[r].text);
-    }
-}
-
 /* The wait that a death ended is no wait any more, whatever heartbeats say of it: a rank that
  * leaves after the mending must not seem to desert the others. */
 static void a_broken_wait_is_over(void **state) {
@@ -136,14 +122,9 @@ static void a_broken_wait_is_over(void **state) {
     wefti_position_begin_wait(position, "all_reduce of one");
     wefti_member_watch(p[0].member, NULL, position);
     test_wait_until(s, waits);
-    die(&p[1]);
-    test_wait_until(s, counts);
-    refused_for_good(&p[1]);
-    p[1] = someone(s, 1);
-    begin(&p[1], join);
-    end(&p[1]);
+    lose(s, &p[1], counts);
+    take_seat(s, &p[1], 1);
     p[0].at.step = 1;
-    p[1].at.step = -1;
     both_recover(p);
     for (int i = 0; i < 2; i++) { /* heartbeats of the mended rank */
         const int64_t before = heard_ns(s);
@@ -207,9 +188,7 @@ static void a_seat_moves(void **state) {
     test_wait_until(s, all_armed);
     const int32_t rank = wefti_member_rank(p[1].member);
     for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
-        die(&p[1]);
-        test_wait_until(s, counts);
-        refused_for_good(&p[1]);
+        lose(s, &p[1], counts);
         person stranger_of_a = someone(s, -1);
         stranger_of_a.options.node = "worker-c";
         stranger(&stranger_of_a, "too many");
@@ -284,12 +263,8 @@ static void a_refusal_counts_before_the_end(void **state) {
     person p[2];
     wefti_scheduler *s = two(3, p, true);
     const wefti_end failed = {.rank = 1, .code = 1, .text = "rank 1 ended with exit code 1"};
-    die(&p[1]);
-    test_wait_until(s, counts);
-    refused_for_good(&p[1]);
-    p[1] = someone(s, 1);
-    begin(&p[1], join);
-    end_well(&p[1]);
+    lose(s, &p[1], counts);
+    take_seat(s, &p[1], 1);
     pthread_mutex_lock(&s->lock); /* it is busy */
     wefti_member_fail(p[1].member, WEFT_E_PEER, WEFT_RANK_OWN, "another seed");
     ASSERT_SOON(has_given_up(&p[1]));
@@ -297,10 +272,7 @@ static void a_refusal_counts_before_the_end(void **state) {
     pthread_mutex_unlock(&s->lock);
     assert_true(follows);
     (void)wefti_member_close(p[1].member, NULL);
-    p[1] = someone(s, 1);
-    begin(&p[1], join);
-    end_well(&p[1]);
-    p[1].at.step = -1;
+    take_seat(s, &p[1], 1);
     both_recover(p);
     leave_all(p, 2);
     wefti_scheduler_stop(s);
@@ -335,19 +307,12 @@ static void standings_that_contradict(void **state) {
     (void)state;
     person p[2];
     wefti_scheduler *s = two(1, p, true);
-    die(&p[1]);
-    test_wait_until(s, counts);
-    refused_for_good(&p[1]);
-    p[1] = someone(s, 1);
-    begin(&p[1], join);
-    end(&p[1]);
-    assert_int_equal(p[1].status, WEFT_OK);
+    lose(s, &p[1], counts);
+    take_seat(s, &p[1], 1);
     p[0].at = (wefti_stand){.step = 9, .ready = true};
     p[1].at.step = 7;
-    for (int r = 0; r < 2; r++) begin(&p[r], recover);
+    both_recover(p);
     for (int r = 0; r < 2; r++) {
-        end(&p[r]);
-        if (p[r].status != WEFT_OK) fail_msg("rank %d: %s", r, p[r].text);
         assert_true(p[r].mend.from_disk);
         assert_int_equal(p[r].mend.source[r], WEFTI_SOURCE_DISK);
     }

@@ -65,16 +65,9 @@ static wefti_scheduler *three(person p[3], const wefti_elastic *elastic) {
     return s;
 }
 
-/* The world of three goes on without this one. */
-static void lose(wefti_scheduler *s, person *p) {
-    die(p);
-    test_wait_until(s, has_shrunk);
-    refused_for_good(p);
-}
-
 static wefti_scheduler *two_of_three(person p[3]) {
     wefti_scheduler *s = three(p, &two_at_least);
-    lose(s, &p[1]);
+    lose(s, &p[1], has_shrunk);
     return s;
 }
 
@@ -127,7 +120,7 @@ static void a_launcher_adds_processes(void **state) {
     for (int r = 0; r < 3; r++) (void)wefti_member_close(p[r].member, NULL);
     s = three(p, &two_at_least);
     gets_no_numbers(s, 1, "full|3 ranks");
-    lose(s, &p[1]);
+    lose(s, &p[1], has_shrunk);
     resized((person *[]){&p[0], &p[2]}, 2, (const int32_t[]){0, 2});
     gets_no_numbers(s, 2, "2 processes|too many|3 ranks|1 more");
     wefti_watch *watch = adder(s, 5, 1);
@@ -251,9 +244,7 @@ static void a_world_has_only_sizes_with_plans(void **state) {
     const wefti_end lost = {.rank = 0, .code = 75, .text = "rank 0 ended with exit code 75"};
     person p[3];
     wefti_scheduler *s = three(p, &elastic);
-    die(&p[1]);
-    test_wait_until(s, counts);
-    refused_for_good(&p[1]);
+    lose(s, &p[1], counts);
     p[2].at.holds = holds;
     p[2].at.holds_count = 1;
     begin(&p[0], recover);
@@ -292,9 +283,7 @@ static void the_holder_of_the_lost_stays(void **state) {
     const wefti_elastic elastic = {.least = 1, .seconds = 60, .fits = sizes, .most = 3};
     person p[3];
     wefti_scheduler *s = three(p, &elastic);
-    die(&p[1]);
-    test_wait_until(s, counts);
-    refused_for_good(&p[1]);
+    lose(s, &p[1], counts);
     p[0].at.holds = one;
     p[0].at.holds_count = 1;
     p[2].at.holds = both;

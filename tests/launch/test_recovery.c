@@ -148,15 +148,20 @@ static void nothing_fails(void **state) {
     assert_int_equal(e.mends, 0);
 }
 
-/* Its state comes from memory, and at most one step is made again. */
-static void one_rank_dies(void **state) {
-    (void)state;
+/* With replicas and with buddies: states come from memory, and at most one step is made again. */
+static void mends_from_memory(system_t how) {
+    how.last = SANITIZED ? 1 : 2;
     for (int buddies = 0; buddies < 2; buddies++) {
-        const explorer e =
-            run(&(system_t){.buddies = buddies, .last = SANITIZED ? 1 : 2, .failures = 1});
+        how.buddies = buddies;
+        const explorer e = run(&how);
         assert_true(e.mends > 0 && e.rolled_forward > 0);
         assert_int_equal(e.from_disk, 0);
     }
+}
+
+static void one_rank_dies(void **state) {
+    (void)state;
+    mends_from_memory((system_t){.failures = 1});
 }
 
 /* The second one at every point of a step and of the mending. Sanitizers find nothing in more
@@ -229,12 +234,7 @@ static void the_scheduler_dies_while_a_world_changes(void **state) {
 /* A rank's update breaks off once all are ready, and its state is lost. */
 static void an_update_is_torn(void **state) {
     (void)state;
-    for (int buddies = 0; buddies < 2; buddies++) {
-        const explorer e =
-            run(&(system_t){.buddies = buddies, .last = SANITIZED ? 1 : 2, .tears = 1});
-        assert_true(e.mends > 0 && e.rolled_forward > 0);
-        assert_int_equal(e.from_disk, 0);
-    }
+    mends_from_memory((system_t){.tears = 1});
 }
 
 /* No rank can make the update that another one has made: all read the last checkpoint. */
@@ -248,12 +248,7 @@ static void updates_need_all_ranks(void **state) {
 /* Ranks update pieces of parameters. Whoever has not gathered them, or had none, gets them all. */
 static void parameters_are_gathered_again(void **state) {
     (void)state;
-    for (int buddies = 0; buddies < 2; buddies++) {
-        const explorer e = run(&(system_t){
-            .buddies = buddies, .last = SANITIZED ? 1 : 2, .failures = 1, .scatters = true});
-        assert_true(e.mends > 0 && e.rolled_forward > 0);
-        assert_int_equal(e.from_disk, 0);
-    }
+    mends_from_memory((system_t){.failures = 1, .scatters = true});
 }
 
 /* A process takes its state in a world of another size, and a rank dies before that is whole. */
