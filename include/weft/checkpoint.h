@@ -84,7 +84,8 @@ typedef struct weft_checkpoint_slice_rule {
  * the same in all slices, and is written once.
  *
  * The merged file keeps metadata texts that are equal in all slices, except `rank` and `ranks`.
- * Slices with a `rank` must be in that order, and slices with `ranks` must be complete.
+ * Slices with a `rank` must be in that order, and slices with `ranks` must be complete. Memory
+ * stays below 256 MiB.
  *
  * @param path      the file to write, completely or not at all; must not exist
  * @param out_text  the result for each tensor, as text for people or (json) one JSON object; may be
@@ -99,7 +100,7 @@ WEFT_API weft_status weft_checkpoint_merge(const char *const *slices, int slice_
                                            const char *path, int json,
                                            char **out_text) WEFT_CHECKED;
 
-/** Split the tensors at `path` (a slice of weft_checkpoint_merge) for `ranks` ranks, into
+/** Split the tensors at `path` (as for weft_checkpoint_digest) for `ranks` ranks, into
  * PREFIX-rank-00000-of-00004.safetensors and so on, all of them or none. Of n elements along the
  * dimension, rank r gets those from floor(r n / ranks) to floor((r + 1) n / ranks). A tensor
  * without an entry in `rules` goes to every rank whole. The files' metadata has `rank` and `ranks`.

@@ -292,8 +292,6 @@ weft_status wefti_checkpoint_open_unread(const char *dir, int64_t below, wefti_c
 /* A step, or the newest finished step of a run, which must not be damaged. Checks headers and
  * texts, but not the tensors' bytes. */
 weft_status wefti_checkpoint_open_quick(const char *path, wefti_checkpoint **out) WEFT_CHECKED;
-/* The same with every byte checked. */
-weft_status wefti_checkpoint_open_undamaged(const char *path, wefti_checkpoint **out) WEFT_CHECKED;
 /* Of a sliced step: from now on each slice is verified before it is first read, and replicas are
  * read in place of damaged slices. For a caller that has found a wrong checksum of a tensor, or
  * that compares no checksums. True: it was not so before, and reading again may help. False: no

@@ -302,12 +302,12 @@ weft_status wefti_checkpoint_open_unread(const char *dir, int64_t below, wefti_c
     return open_latest(dir, below, true, out, out_note, &damaged);
 }
 
-static weft_status open_undamaged(const char *path, bool unread, wefti_checkpoint **out) {
+weft_status wefti_checkpoint_open_quick(const char *path, wefti_checkpoint **out) {
     bool own = false, damaged;
     WEFT_TRY(wefti_step_is(path, &own));
-    if (own) return open_step(path, unread, out);
+    if (own) return open_step(path, true, out);
     char *note = NULL;
-    weft_status status = open_latest(path, INT64_MAX, unread, out, &note, &damaged);
+    weft_status status = open_latest(path, INT64_MAX, true, out, &note, &damaged);
     if (status >= 0 && damaged) {
         status =
             WEFT_RAISE(WEFT_E_CORRUPT, "%s; if another step is meant, name its directory", note);
@@ -316,14 +316,6 @@ static weft_status open_undamaged(const char *path, bool unread, wefti_checkpoin
     }
     wefti_free(note);
     return status;
-}
-
-weft_status wefti_checkpoint_open_quick(const char *path, wefti_checkpoint **out) {
-    return open_undamaged(path, true, out);
-}
-
-weft_status wefti_checkpoint_open_undamaged(const char *path, wefti_checkpoint **out) {
-    return open_undamaged(path, false, out);
 }
 
 uint32_t wefti_checkpoint_identity(const wefti_checkpoint *c) {

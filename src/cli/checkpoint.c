@@ -367,8 +367,8 @@ const cli_verb cli_checkpoint = {
     .notes =
         "PATH is a run's directory, one of its steps, a Hugging Face directory or a "
         ".safetensors file; so is each SLICE.\n"
-        "digest, diff and reshard also take slices of ranks (folders rank_0, rank_1, ...) and "
-        "torch's distributed checkpoints in safetensors.\n"
+        "digest, diff, reshard and split also take slices of ranks (folders rank_0, rank_1, ...) "
+        "and torch's distributed checkpoints in safetensors.\n"
         "diff exits 1 when tensors differ.\n"
         "verify reads every byte and exits 1 when anything is damaged.\n"
         "merge takes one slice of each rank, in the order of ranks. What no --split names "

@@ -19,6 +19,7 @@ void wefti_layouts_close(wefti_layouts *l) {
     wefti_map_free(&l->nodes);
     weft_plan_destroy(l->plan);
     wefti_free(l->strategies);
+    wefti_free(l->matched);
     wefti_free(l->items);
     wefti_free(l->path);
     wefti_arena_destroy(l->arena);
@@ -130,7 +131,7 @@ weft_status wefti_placement_check(const wefti_layouts *l, const wefti_placement 
         WEFT_REQUIRE(p->shape[d] == whole->shape[d], WEFT_E_SHAPE,
                      "tensor %.200s is %s, but %s gives dimension %d the size %lld", p->name,
                      wefti_desc_text(whole).text, l->path, d, (long long)p->shape[d]);
-    if (l->plan) return WEFT_OK;
+    if (l->plan || l->matched) return WEFT_OK;
     wefti_placement_parts(p, whole->rank, parts);
     for (int d = 0; d < whole->rank; d++)
         WEFT_REQUIRE(whole->shape[d] % parts[d] == 0, WEFT_E_SHAPE,
@@ -413,6 +414,7 @@ weft_status wefti_layouts_find(const wefti_layouts *l, const char *name, const c
     *out = NULL;
     *out_count = 0;
     if (l->plan) return find_by_plan(l, name, of, whole, out, out_count);
+    if (l->matched) return wefti_layouts_find_by_rules(l, name, of, whole, out, out_count);
     int64_t first = wefti_map_find_text(&l->names, name);
     if (first < 0 && of) first = wefti_map_find_text(&l->names, of);
     for (int64_t i = first; i >= 0; i = l->items[i].next) count++;

@@ -1,7 +1,8 @@
 /* Layout files: which region of each tensor each rank holds.
  *
  * A layout file is a plan of weft, or a strategy file of MindSpore: its JSON form, its protobuf
- * form, or a directory with one of these for each pipeline stage. The meaning of the fields of
+ * form, or a directory with one of these for each pipeline stage. Rules, PATTERN=DIM, stand for a
+ * file: each tensor is split along one dimension. The meaning of the fields of
  * strategy files was taken from MindSpore's documentation and from its description of the format
  * (node_strategy.proto). */
 #ifndef WEFTI_RESHARD_LAYOUTS_H
@@ -11,6 +12,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "layout/layout.h"
+#include "weft/checkpoint.h"
 #include "weft/plan.h"
 
 /* How the ranks of one stage hold a tensor. Afterwards the stage's replicas may divide dimension 0
@@ -41,7 +43,10 @@ typedef struct wefti_layouts {
     int32_t ranks;   /* of all stages */
     int32_t stages;  /* from 1 */
     int32_t stage;   /* the stage of a file for one stage; -1: all of them */
-    weft_plan *plan; /* NULL: a strategy file */
+    weft_plan *plan; /* NULL: a strategy file, or rules */
+    const weft_checkpoint_slice_rule *rules; /* of the caller */
+    int rule_count;
+    bool *matched; /* [rules]; NULL: these are no rules */
     wefti_placement *items;
     int64_t count, cap;
     wefti_map names; /* to the first placement of a name */
@@ -52,6 +57,19 @@ typedef struct wefti_layouts {
 
 weft_status wefti_layouts_open(const char *path, wefti_layouts **out) WEFT_CHECKED;
 void wefti_layouts_close(wefti_layouts *l); /* NULL is legal */
+
+/* rules.c: layouts by rules for so many ranks. The rules must outlive them. WEFT_E_ARG for a rule
+ * that is malformed. `name` stands for them in messages. */
+weft_status wefti_layouts_of_rules(const char *name, const weft_checkpoint_slice_rule *rules,
+                                   int count, int32_t ranks, wefti_layouts **out) WEFT_CHECKED;
+enum { WEFTI_SPLIT_NONE = -1, WEFTI_SPLIT_UNSAID = -2 };
+/* The dimension along which rules split a tensor, or one of the values above. Marks the rules that
+ * match. `of` as for wefti_layouts_find. */
+int wefti_layouts_dimension(const wefti_layouts *l, const char *name, const char *of);
+/* As wefti_layouts_find. WEFT_E_SHAPE for a dimension that the tensor does not have. */
+weft_status wefti_layouts_find_by_rules(const wefti_layouts *l, const char *name, const char *of,
+                                        const weft_desc *whole, wefti_placement **out,
+                                        int32_t *out_count) WEFT_CHECKED;
 
 /* Parses a strategy file; `name` stands for it in messages. The form is recognised. */
 weft_status wefti_layouts_parse(const char *name, const char *text, int64_t bytes,

@@ -1,6 +1,7 @@
 /* The tensors of a checkpoint and their pieces. See source.h. */
 #include "reshard/source.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,8 @@
 
 void wefti_shards_close(wefti_shards *s) {
     if (!s) return;
+    for (int i = 0; i < s->part_count; i++) wefti_shards_close(s->parts[i]);
+    wefti_free(s->parts);
     wefti_checkpoint_close(s->step);
     for (int64_t i = 0; i < s->file_count; i++) wefti_safetensors_close(s->files[i].tensors);
     for (int64_t i = 0; i < s->count; i++) wefti_free(s->tensors[i].pieces);
@@ -177,6 +180,44 @@ const wefti_source_tensor *wefti_shards_find(const wefti_shards *s, wefti_checkp
     return bsearch(&key, s->tensors, (size_t)s->count, sizeof key, compare_tensors);
 }
 
+/* "w" for length 1 of "w.m". NULL: there is no such parameter. */
+static const wefti_source_tensor *model_tensor(const wefti_shards *s, const char *name,
+                                               size_t length) {
+    char text[WEFTI_SAFETENSORS_NAME_BYTES + 1];
+    if (length >= sizeof text) return NULL;
+    memcpy(text, name, length);
+    text[length] = '\0';
+    return wefti_shards_find(s, WEFTI_CHECKPOINT_MODEL, text);
+}
+
+const wefti_source_tensor *wefti_shards_before(const wefti_shards *s,
+                                               const wefti_source_tensor *t) {
+    const char *dot = strrchr(t->name, '.');
+    return dot ? model_tensor(s, t->name, (size_t)(dot - t->name)) : NULL;
+}
+
+const wefti_source_tensor *wefti_shards_parameter(const wefti_shards *s,
+                                                  const wefti_source_tensor *t) {
+    const char *rest = strchr(t->name, '.');
+    if (!rest || (s->manifest && t->role != WEFTI_CHECKPOINT_OPTIMIZER)) return NULL;
+    for (int i = 0; i < 2; i++) {
+        const wefti_source_tensor *found =
+            i ? model_tensor(s, rest + 1, strlen(rest + 1)) : wefti_shards_before(s, t);
+        if (!found || found == t) continue;
+        weft_desc other = found->desc;
+        other.dtype = t->desc.dtype;
+        if (wefti_desc_equal(&other, &t->desc)) return found;
+    }
+    return NULL;
+}
+
+const wefti_safetensors_pair *wefti_shards_pairs(const wefti_shards *s, int64_t *out_count) {
+    static const wefti_safetensors_pair of_steps = {"format", "pt"};
+    *out_count = 1;
+    if (!s->file_count || !s->files[0].tensors) return &of_steps;
+    return wefti_safetensors_metadata(s->files[0].tensors, out_count);
+}
+
 void wefti_shards_holders(const wefti_shards *s, const wefti_source_tensor *t,
                           const wefti_source_piece *p, wefti_text *out) {
     const char *separator = "";
@@ -194,8 +235,9 @@ void wefti_shards_holders(const wefti_shards *s, const wefti_source_tensor *t,
 
 static weft_status open_any(wefti_shards *s, const wefti_layouts *layouts) {
     bool steps = false, ranks = false;
-    WEFT_REQUIRE(wefti_exists(s->path), WEFT_E_NOT_FOUND, "%s does not exist%s", s->path,
-                 wefti_hub_hint(s->path));
+    /* other errors of the disk show when the path is opened */
+    WEFT_REQUIRE(wefti_exists(s->path) || errno != ENOENT, WEFT_E_NOT_FOUND, "%s does not exist%s",
+                 s->path, wefti_hub_hint(s->path));
     WEFT_TRY(wefti_step_holds(s->path, &steps));
     if (wefti_is_dir(s->path) && !steps) WEFT_TRY(wefti_shards_open_ranks(s, layouts, &ranks));
     if (ranks) return WEFT_OK;
@@ -206,19 +248,38 @@ static weft_status open_any(wefti_shards *s, const wefti_layouts *layouts) {
     return steps ? wefti_shards_open_step(s) : wefti_shards_open_dir(s);
 }
 
-weft_status wefti_shards_open(const char *path, const wefti_layouts *layouts, wefti_shards **out) {
+weft_status wefti_shards_create(const char *path, wefti_shards **out) {
     wefti_shards *s;
     WEFT_NEW(s, wefti_shards);
     s->path = wefti_strdup(path);
     weft_status status = s->path
                              ? wefti_arena_create(&s->arena)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a checkpoint");
-    if (status >= 0) status = open_any(s, layouts);
-    if (status >= 0) status = wefti_shards_finish(s);
-    if (status < 0) {
+    if (status < 0)
         wefti_shards_close(s);
-        return status;
-    }
-    *out = s;
-    return WEFT_OK;
+    else
+        *out = s;
+    return status;
+}
+
+static weft_status open_as(const char *path, const wefti_layouts *layouts, bool slice,
+                           wefti_shards **out) {
+    wefti_shards *s = NULL;
+    WEFT_TRY(wefti_shards_create(path, &s));
+    s->slice = slice;
+    weft_status status = open_any(s, layouts);
+    if (status >= 0) status = wefti_shards_finish(s);
+    if (status < 0)
+        wefti_shards_close(s);
+    else
+        *out = s;
+    return status;
+}
+
+weft_status wefti_shards_open(const char *path, const wefti_layouts *layouts, wefti_shards **out) {
+    return open_as(path, layouts, false, out);
+}
+
+weft_status wefti_shards_open_slice(const char *path, wefti_shards **out) {
+    return open_as(path, NULL, true, out);
 }

@@ -71,6 +71,10 @@ typedef struct wefti_shards {
     wefti_checkpoint_text *texts; /* files of the model: config.json */
     int64_t text_count;
     wefti_checkpoint *step; /* the step that is the source, or NULL */
+    /* One slice of several. What its file says of its place in whole tensors does not count. */
+    bool slice;
+    struct wefti_shards **parts; /* [part_count]: slices that this source joins; owned */
+    int part_count;
 } wefti_shards;
 
 /* Opens a .safetensors file, a step or a run of weft (the newest good step), a model directory,
@@ -80,9 +84,30 @@ typedef struct wefti_shards {
 weft_status wefti_shards_open(const char *path, const wefti_layouts *layouts,
                               wefti_shards **out) WEFT_CHECKED;
 void wefti_shards_close(wefti_shards *s); /* NULL is legal */
+/* source_parts.c: slices, each a path as above, in the order of ranks. wefti_shards_join makes them
+ * one source with whole tensors: slices of any sizes, one after the other along the dimension that
+ * wefti_shards_dimensions gives for the first slice. WEFT_E_ARG for slices in another order,
+ * missing slices and slices of other steps. WEFT_E_SHAPE if slices do not fit each other, and
+ * WEFT_E_MISMATCH if nothing says that they are split. */
+weft_status wefti_shards_open_parts(const char *const *paths, int count,
+                                    wefti_shards **out) WEFT_CHECKED;
+weft_status wefti_shards_join(wefti_shards *s, const int *dimensions) WEFT_CHECKED;
+/* rules.c: the dimension along which layouts by rules split each tensor, into `out` [tensors].
+ * WEFT_E_ARG for a rule that matches no tensor; WEFT_E_SHAPE for a dimension that a tensor lacks,
+ * and for an optimizer's tensor of another shape than its split parameter of which no rule tells.
+ */
+weft_status wefti_shards_dimensions(const wefti_shards *s, const wefti_layouts *l,
+                                    int *out) WEFT_CHECKED;
 
 const wefti_source_tensor *wefti_shards_find(const wefti_shards *s, wefti_checkpoint_role role,
                                              const char *name);
+/* The parameter of an optimizer's state, "w" for "w.m" and for "moments.w"; NULL: none. */
+const wefti_source_tensor *wefti_shards_parameter(const wefti_shards *s,
+                                                  const wefti_source_tensor *t);
+/* The parameter "w" of "w.m", whatever its shape; NULL: none. */
+const wefti_source_tensor *wefti_shards_before(const wefti_shards *s, const wefti_source_tensor *t);
+/* The metadata of the first file. */
+const wefti_safetensors_pair *wefti_shards_pairs(const wefti_shards *s, int64_t *out_count);
 /* The ranks or paths of the files that hold this region, "rank 3, rank 7". */
 void wefti_shards_holders(const wefti_shards *s, const wefti_source_tensor *t,
                           const wefti_source_piece *p, wefti_text *out);
@@ -93,6 +118,10 @@ weft_status wefti_shards_fail_absent(const wefti_shards *s, const char *name) WE
 void wefti_shards_missing(const wefti_shards *s, wefti_text *out);
 
 /* ---- for the formats ---- */
+
+/* An empty source, and one of a single slice. */
+weft_status wefti_shards_create(const char *path, wefti_shards **out) WEFT_CHECKED;
+weft_status wefti_shards_open_slice(const char *path, wefti_shards **out) WEFT_CHECKED;
 
 /* A file; *out its number. missing: only its path is known. */
 weft_status wefti_shards_add_file(wefti_shards *s, const char *path, int32_t rank, bool missing,

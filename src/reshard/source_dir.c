@@ -262,6 +262,7 @@ static weft_status add_files(wefti_shards *s, const dir_list *d) {
 static weft_status open_file(wefti_shards *s) {
     dir_file file = {0};
     WEFT_TRY(add_named(s, s->path, &file));
+    if (s->slice) file.offsets = NULL;
     WEFT_TRY(add_shards(s, &file, false));
     return add_shards(s, &file, true);
 }

@@ -65,6 +65,12 @@ static weft_status check_parent(const char *path) {
     return status;
 }
 
+static weft_status check_new(const char *path) {
+    WEFT_REQUIRE(!wefti_exists(path) && !wefti_is_link(path), WEFT_E_ARG,
+                 "%s exists; nothing is written over it", path);
+    return WEFT_OK;
+}
+
 static weft_status name_target(wefti_target *t, const char *path) {
     size_t length = strlen(path);
     t->path = wefti_strdup(path);
@@ -72,27 +78,44 @@ static weft_status name_target(wefti_target *t, const char *path) {
     while (length > 1 && t->path[length - 1] == '/') t->path[--length] = '\0';
     WEFT_REQUIRE(length && strcmp(t->path, ".") != 0 && strcmp(t->path, "/") != 0, WEFT_E_ARG,
                  "'%s' cannot be a new directory", path);
-    WEFT_REQUIRE(!wefti_exists(t->path) && !wefti_is_link(t->path), WEFT_E_ARG,
-                 "%s exists; nothing is written over it", t->path);
+    WEFT_TRY(check_new(t->path));
     WEFT_TRY(check_parent(t->path));
     t->temporary = temporary_of(t->path);
     WEFT_REQUIRE(t->temporary, WEFT_E_NOMEM, "no memory for the name of a directory");
     return WEFT_OK;
 }
 
+static weft_status name_beside(wefti_target *t, const char *stem) {
+    const char *slash = strrchr(stem, '/');
+    char *parent = wefti_format("%.*s.", slash ? (int)(slash + 1 - stem) : 0, stem);
+    const bool found = parent && (wefti_exists(parent) || errno != ENOENT);
+    t->path = wefti_strdup(stem);
+    t->temporary = temporary_of(stem);
+    wefti_free(parent);
+    WEFT_REQUIRE(parent && t->path && t->temporary, WEFT_E_NOMEM,
+                 "no memory for the name of a directory");
+    WEFT_REQUIRE(found, WEFT_E_NOT_FOUND, "cannot write %s: its directory does not exist", stem);
+    return WEFT_OK;
+}
+
 static weft_status begin(wefti_target *t, const char *path) {
+    static const wefti_safetensors_pair format = {"format", "pt"};
+    t->pairs = &format;
+    t->pairs_count = 1;
     WEFT_TRY(wefti_arena_create(&t->arena));
-    if (path) WEFT_TRY(name_target(t, path));
+    if (path) WEFT_TRY(t->beside ? name_beside(t, path) : name_target(t, path));
     WEFT_NEW_ARRAY(t->first_item, int32_t, t->source->count + 1);
     WEFT_NEW_ARRAY(t->crc32c, uint32_t, t->source->count + 1);
     for (int64_t i = 0; i < t->source->count; i++) t->first_item[i] = -1;
     return WEFT_OK;
 }
 
-weft_status wefti_target_create(const wefti_shards *source, const char *path, wefti_target **out) {
+static weft_status create(const wefti_shards *source, const char *path, bool beside,
+                          wefti_target **out) {
     wefti_target *t;
     WEFT_NEW(t, wefti_target);
     t->source = source;
+    t->beside = beside;
     t->claim = -1;
     weft_status status = begin(t, path);
     if (status < 0) {
@@ -103,10 +126,25 @@ weft_status wefti_target_create(const wefti_shards *source, const char *path, we
     return WEFT_OK;
 }
 
+weft_status wefti_target_create(const wefti_shards *source, const char *path, wefti_target **out) {
+    return create(source, path, false, out);
+}
+
+weft_status wefti_target_create_beside(const wefti_shards *source, const char *stem,
+                                       wefti_target **out) {
+    return create(source, stem, true, out);
+}
+
 weft_status wefti_target_add_file(wefti_target *t, const char *name, int32_t rank, int32_t *out) {
     WEFT_TRY(WEFT_GROW(t->files, t->file_count, t->file_cap));
     wefti_target_file file = {.name = wefti_arena_strdup(t->arena, name), .rank = rank, .fd = -1};
-    WEFT_REQUIRE(file.name, WEFT_E_NOMEM, "no memory for the name of a file");
+    const char *slash = strrchr(t->path ? t->path : "", '/');
+    if (t->beside)
+        file.place = wefti_arena_format(t->arena, "%.*s%s", slash ? (int)(slash + 1 - t->path) : 0,
+                                        t->path, name);
+    WEFT_REQUIRE(file.name && (file.place || !t->beside), WEFT_E_NOMEM,
+                 "no memory for the name of a file");
+    if (file.place) WEFT_TRY(check_new(file.place));
     *out = (int32_t)t->file_count;
     t->files[t->file_count++] = file;
     return WEFT_OK;
@@ -176,10 +214,9 @@ static weft_status make_header(header_maker *h, int32_t file, char **out) {
     wefti_target *t = h->target;
     wefti_target_file *f = &t->files[file];
     char *regions = NULL, rank[16], ranks[16];
-    wefti_safetensors_pair pairs[6];
+    wefti_safetensors_pair *pairs = NULL;
     int64_t count = 0, at = 0;
     wefti_text text = {0};
-    pairs[count++] = (wefti_safetensors_pair){"format", "pt"};
     for (int64_t i = 0; i < h->count; i++) {
         const wefti_target_item *item = h->items[i];
         const wefti_source_tensor *tensor = &t->source->tensors[item->tensor];
@@ -187,11 +224,17 @@ static weft_status make_header(header_maker *h, int32_t file, char **out) {
         for (int d = 0; d < tensor->desc.rank; d++)
             h->entries[i].desc.shape[d] = item->region.size[d];
     }
-    if (t->regions != WEFTI_REGIONS_NONE) {
+    if (t->regions >= WEFTI_REGIONS_SLICES) {
         add_regions(t, h->named, h->count, &text);
         regions = wefti_text_take(&text);
         WEFT_REQUIRE(regions, WEFT_E_NOMEM, "no memory for the header of a file");
     }
+    pairs = wefti_calloc((size_t)t->pairs_count + 4, sizeof *pairs);
+    if (!pairs) {
+        wefti_free(regions);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory for the header of a file");
+    }
+    for (; count < t->pairs_count; count++) pairs[count] = t->pairs[count];
     if (t->regions != WEFTI_REGIONS_NONE) {
         (void)snprintf(rank, sizeof rank, "%d", f->rank);
         (void)snprintf(ranks, sizeof ranks, "%d", t->ranks);
@@ -206,6 +249,7 @@ static weft_status make_header(header_maker *h, int32_t file, char **out) {
     }
     weft_status status =
         wefti_safetensors_header(h->entries, h->count, pairs, count, out, &f->header_bytes);
+    wefti_free(pairs);
     wefti_free(regions);
     if (status < 0) return wefti_prefix(status, "%s/%s", t->path, f->name);
     for (int64_t i = 0; i < h->count; i++) {
@@ -368,20 +412,34 @@ static weft_status sync_folder(const wefti_target *t, const wefti_target_file *f
     return status;
 }
 
+static weft_status place_directory(wefti_target *t) {
+    WEFT_TRY(wefti_dir_sync(t->temporary));
+    WEFT_TRY(check_new(t->path));
+    WEFT_TRY(wefti_rename(t->temporary, t->path));
+    t->made = false;
+    return WEFT_OK;
+}
+
+static weft_status place_file(const wefti_target *t, const wefti_target_file *f) {
+    char *path = path_of(t, f->name);
+    weft_status status = check_new(f->place);
+    if (!path) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a file");
+    if (status >= 0) {
+        status = wefti_rename(path, f->place);
+        if (status < 0) (void)unlink(f->place); /* syncing the directory may be the failure */
+    }
+    wefti_free(path);
+    return status;
+}
+
 weft_status wefti_target_commit(wefti_target *t) {
     for (int64_t i = 0; i < t->file_count; i++) WEFT_TRY(sync_file(t, &t->files[i]));
     for (int64_t i = 0; i < t->file_count; i++) WEFT_TRY(sync_folder(t, &t->files[i]));
-    WEFT_TRY(wefti_dir_sync(t->temporary));
-    WEFT_REQUIRE(!wefti_exists(t->path), WEFT_E_ARG, "%s exists; nothing is written over it",
-                 t->path);
-    WEFT_TRY(wefti_rename(t->temporary, t->path));
-    t->made = false;
-    const char *slash = strrchr(t->path, '/');
-    char *parent =
-        slash ? wefti_format("%.*s", slash == t->path ? 1 : (int)(slash - t->path), t->path)
-              : wefti_strdup(".");
-    WEFT_REQUIRE(parent, WEFT_E_NOMEM, "no memory for the name of a directory");
-    weft_status status = wefti_dir_sync(parent);
-    wefti_free(parent);
+    if (!t->beside) return place_directory(t);
+    weft_status status = WEFT_OK;
+    int64_t placed = 0;
+    while (status >= 0 && placed < t->file_count) status = place_file(t, &t->files[placed++]);
+    if (status < 0)
+        while (--placed > 0) (void)unlink(t->files[placed - 1].place); /* all or none */
     return status;
 }

@@ -20,8 +20,9 @@ typedef struct wefti_target_item {
 } wefti_target_item;
 
 typedef struct wefti_target_file {
-    const char *name; /* in the directory */
-    int32_t rank;     /* whose slices it holds; -1: of no rank */
+    const char *name;  /* in the directory */
+    const char *place; /* where a file goes that leaves the directory; NULL: it stays */
+    int32_t rank;      /* whose slices it holds; -1: of no rank */
     int64_t bytes, header_bytes;
     uint32_t header_crc32c;
     int fd; /* -1: opened for each write */
@@ -29,6 +30,7 @@ typedef struct wefti_target_file {
 
 typedef enum wefti_target_regions {
     WEFTI_REGIONS_NONE,   /* whole tensors */
+    WEFTI_REGIONS_RANKS,  /* the rank, and not its regions */
     WEFTI_REGIONS_SLICES, /* as slices of weft state them */
     WEFTI_REGIONS_DCP     /* as torch states them */
 } wefti_target_regions;
@@ -37,6 +39,9 @@ typedef struct wefti_target {
     const wefti_shards *source;
     wefti_arena *arena;
     char *path, *temporary; /* the destination, and the directory that becomes it */
+    bool beside;            /* `path` begins the paths of the files, and is no directory */
+    const wefti_safetensors_pair *pairs; /* metadata of each file */
+    int64_t pairs_count;
     wefti_target_file *files;
     wefti_target_item *items;
     int64_t file_count, file_cap, item_count, item_cap;
@@ -51,8 +56,12 @@ typedef struct wefti_target {
 /* WEFT_E_ARG if `path` exists. NULL: nothing will be written; only the items matter. */
 weft_status wefti_target_create(const wefti_shards *source, const char *path,
                                 wefti_target **out) WEFT_CHECKED;
+/* Files in an existing directory, of which `stem` begins the paths: all of them appear, or none. */
+weft_status wefti_target_create_beside(const wefti_shards *source, const char *stem,
+                                       wefti_target **out) WEFT_CHECKED;
 /* Removes the temporary directory, if it is still there. */
 void wefti_target_destroy(wefti_target *t); /* NULL is legal */
+/* WEFT_E_ARG if a file that leaves the directory exists. */
 weft_status wefti_target_add_file(wefti_target *t, const char *name, int32_t rank,
                                   int32_t *out) WEFT_CHECKED;
 weft_status wefti_target_add_item(wefti_target *t, int32_t file, int64_t tensor,
@@ -69,7 +78,7 @@ weft_status wefti_target_write(const wefti_target *t, int32_t file, int64_t at, 
 /* A small file of the directory. */
 weft_status wefti_target_text(const wefti_target *t, const char *name, const char *text,
                               int64_t bytes) WEFT_CHECKED;
-/* Syncs everything, and renames the directory. */
+/* Syncs everything, and renames the directory, or its files. */
 weft_status wefti_target_commit(wefti_target *t) WEFT_CHECKED;
 
 /* ---- formats: add files and items; after the copy, add what belongs to them ---- */

@@ -1,5 +1,4 @@
 /* Slices of ranks, and torch's distributed checkpoints, as a destination. See target.h. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -13,33 +12,13 @@ typedef struct tensor_ranks {
     int32_t count;
 } tensor_ranks;
 
-/* The parameter of an optimizer's state, "w" for "w.m" and for "moments.w"; NULL: none. */
-static const char *parameter_of(const wefti_shards *s, const wefti_source_tensor *t) {
-    const char *dot = strrchr(t->name, '.'), *rest = strchr(t->name, '.');
-    const wefti_source_tensor *found = NULL;
-    char name[WEFTI_SAFETENSORS_NAME_BYTES + 1];
-    weft_desc other;
-    if (s->manifest && t->role != WEFTI_CHECKPOINT_OPTIMIZER) return NULL;
-    for (int i = 0; i < 2 && dot && !found; i++) {
-        const size_t length = i ? strlen(rest + 1) : (size_t)(dot - t->name);
-        if (length >= sizeof name) continue;
-        memcpy(name, i ? rest + 1 : t->name, length);
-        name[length] = '\0';
-        found = wefti_shards_find(s, WEFTI_CHECKPOINT_MODEL, name);
-        if (!found) continue;
-        other = found->desc;
-        other.dtype = t->desc.dtype;
-        if (found == t || !wefti_desc_equal(&other, &t->desc)) found = NULL;
-    }
-    return found ? found->name : NULL;
-}
-
 static weft_status find_ranks(const wefti_shards *s, const wefti_layouts *to, int64_t tensor,
                               tensor_ranks *out) {
     const wefti_source_tensor *t = &s->tensors[tensor];
+    const wefti_source_tensor *of = wefti_shards_parameter(s, t);
     *out = (tensor_ranks){.tensor = tensor};
     WEFT_TRY(
-        wefti_layouts_find(to, t->name, parameter_of(s, t), &t->desc, &out->found, &out->count));
+        wefti_layouts_find(to, t->name, of ? of->name : NULL, &t->desc, &out->found, &out->count));
     for (int32_t i = 0; i < out->count; i++) {
         weft_status status = wefti_placement_check(to, &out->found[i], &t->desc);
         if (status >= 0) continue;
@@ -93,14 +72,17 @@ static weft_status check_absent(const wefti_shards *s, const wefti_layouts *to, 
 }
 
 static weft_status add_files(wefti_target *t, const bool *only, int32_t *files) {
-    char name[64];
+    const char *slash = strrchr(t->path ? t->path : "", '/');
     for (int32_t r = 0; r < t->ranks; r++) {
+        const char *name =
+            t->beside ? wefti_arena_format(t->arena, "%s-rank-%05d-of-%05d.safetensors",
+                                           slash ? slash + 1 : t->path, r, t->ranks)
+            : t->regions == WEFTI_REGIONS_DCP
+                ? wefti_arena_format(t->arena, "shard-%05d-model-00001-of-00001.safetensors", r + 1)
+                : wefti_arena_format(t->arena, "rank_%d/checkpoint_%d.safetensors", r, r);
         files[r] = -1;
         if (only && !only[r]) continue;
-        if (t->regions == WEFTI_REGIONS_DCP)
-            (void)snprintf(name, sizeof name, "shard-%05d-model-00001-of-00001.safetensors", r + 1);
-        else
-            (void)snprintf(name, sizeof name, "rank_%d/checkpoint_%d.safetensors", r, r);
+        WEFT_REQUIRE(name, WEFT_E_NOMEM, "no memory for the name of a file");
         WEFT_TRY(wefti_target_add_file(t, name, r, &files[r]));
     }
     return WEFT_OK;
@@ -142,7 +124,7 @@ static weft_status add_all(wefti_target *t, const wefti_layouts *to, const bool 
 }
 
 weft_status wefti_target_slices(wefti_target *t, const wefti_layouts *to, const bool *only) {
-    t->regions = WEFTI_REGIONS_SLICES;
+    t->regions = t->beside ? WEFTI_REGIONS_RANKS : WEFTI_REGIONS_SLICES;
     return add_all(t, to, only);
 }
 

@@ -35,6 +35,9 @@ expect 0 'of which 0 differ' checkpoint diff whole back
     --out plan3.json >log 2>&1 || fail 'no plan' log
 expect 0 'slices|3' checkpoint reshard run three --to plan3.json
 expect 0 'of which 0 differ' checkpoint diff whole three
+expect 0 'dimension 1' checkpoint split run --ranks 3 --split '*.c_fc.weight=1' --out part
+expect 0 'dimension 1' checkpoint merge part-rank-* --split '*.c_fc.weight=1' --out part.safetensors
+expect 0 'of which 0 differ' checkpoint diff whole part.safetensors
 expect 0 'loss' eval job.yaml run
 expect 0 '' generate run --prompt weft --tokens 3
 "$weft" generate whole --prompt weft --tokens 8 >a 2>/dev/null || fail 'no text'

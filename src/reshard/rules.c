@@ -1,0 +1,98 @@
+/* Layouts by rules: patterns of names, and the dimension that is split. See layouts.h, source.h. */
+#include <string.h>
+
+#include "base/text.h"
+#include "reshard/source.h"
+#include "tensor/tensor.h"
+
+static weft_status check_rules(const weft_checkpoint_slice_rule *rules, int count) {
+    WEFT_REQUIRE(count >= 0, WEFT_E_ARG, "there are %d rules", count);
+    for (int i = 0; i < count; i++) {
+        WEFT_REQUIRE(*rules[i].match && wefti_glob_valid(rules[i].match), WEFT_E_ARG,
+                     "'%.200s' is not a pattern for names of tensors", rules[i].match);
+        WEFT_REQUIRE(rules[i].dimension >= WEFTI_SPLIT_NONE && rules[i].dimension < WEFT_MAX_RANK,
+                     WEFT_E_ARG,
+                     "'%.200s' is split along dimension %d; there are 0 to %d, and -1 for none",
+                     rules[i].match, rules[i].dimension, WEFT_MAX_RANK - 1);
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_layouts_of_rules(const char *name, const weft_checkpoint_slice_rule *rules,
+                                   int count, int32_t ranks, wefti_layouts **out) {
+    wefti_layouts *l;
+    WEFT_TRY(check_rules(rules, count));
+    WEFT_TRY(wefti_layouts_create(name, &l));
+    l->ranks = ranks;
+    l->rules = rules;
+    l->rule_count = count;
+    l->matched = wefti_calloc((size_t)count + 1, sizeof *l->matched);
+    if (!l->matched) {
+        wefti_layouts_close(l);
+        WEFT_FAIL(WEFT_E_NOMEM, "no memory for %d rules", count);
+    }
+    *out = l;
+    return WEFT_OK;
+}
+
+int wefti_layouts_dimension(const wefti_layouts *l, const char *name, const char *of) {
+    int dimension = WEFTI_SPLIT_UNSAID;
+    for (int i = 0; i < l->rule_count; i++) {
+        const char *match = l->rules[i].match;
+        if (!wefti_glob_match(match, name) && !(of && wefti_glob_match(match, of))) continue;
+        l->matched[i] = true;
+        dimension = l->rules[i].dimension;
+    }
+    return dimension;
+}
+
+weft_status wefti_layouts_find_by_rules(const wefti_layouts *l, const char *name, const char *of,
+                                        const weft_desc *whole, wefti_placement **out,
+                                        int32_t *out_count) {
+    const int dimension = wefti_layouts_dimension(l, name, of);
+    if (dimension < 0) return WEFT_OK; /* whole on every rank */
+    WEFT_REQUIRE(dimension < whole->rank, WEFT_E_SHAPE,
+                 "tensor \"%.200s\" is %s; it cannot be split along dimension %d", name,
+                 wefti_desc_text(whole).text, dimension);
+    wefti_placement *p;
+    WEFT_NEW(p, wefti_placement);
+    *p = (wefti_placement){.name = name, .rank = whole->rank, .shard_size = 1, .shard_step = 1};
+    p->mesh.axes = 1;
+    p->mesh.axis[0] = (wefti_axis){.name = "rank", .size = l->ranks};
+    p->layout = wefti_layout_replicated(whole->rank);
+    p->layout.dim[dimension].count = 1;
+    p->next = -1;
+    *out = p;
+    *out_count = 1;
+    return WEFT_OK;
+}
+
+/* An optimizer's tensor with another shape than its parameter cannot be split like the parameter,
+ * and is most likely not whole either: the caller must name it. */
+static weft_status check_other_shapes(const wefti_shards *s, const int *dimensions) {
+    for (int64_t k = 0; k < s->count; k++) {
+        const wefti_source_tensor *t = &s->tensors[k], *of = wefti_shards_before(s, t);
+        if (dimensions[k] != WEFTI_SPLIT_UNSAID || weft_desc_elems(&t->desc) <= 1 || !of) continue;
+        const int dimension = dimensions[of - s->tensors];
+        WEFT_REQUIRE(dimension < 0, WEFT_E_SHAPE,
+                     "tensor \"%.200s\" is %s: say along which dimension it is split, because its "
+                     "parameter \"%.200s\", %s, is split along dimension %d",
+                     t->name, wefti_desc_text(&t->desc).text, of->name,
+                     wefti_desc_text(&of->desc).text, dimension);
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_shards_dimensions(const wefti_shards *s, const wefti_layouts *l, int *out) {
+    for (int64_t k = 0; k < s->count; k++) {
+        const wefti_source_tensor *t = &s->tensors[k], *of = wefti_shards_parameter(s, t);
+        out[k] = wefti_layouts_dimension(l, t->name, of ? of->name : NULL);
+        WEFT_REQUIRE(out[k] < t->desc.rank, WEFT_E_SHAPE,
+                     "%s: tensor \"%.200s\" is %s; it cannot be split along dimension %d", s->path,
+                     t->name, wefti_desc_text(&t->desc).text, out[k]);
+    }
+    for (int i = 0; i < l->rule_count; i++)
+        WEFT_REQUIRE(l->matched[i], WEFT_E_ARG, "'%.200s' matches no tensor of %s",
+                     l->rules[i].match, s->path);
+    return check_other_shapes(s, out);
+}
