@@ -122,7 +122,8 @@ WEFT_API weft_status weft_checkpoint_split(const char *path, int ranks,
  *   rank_0, rank_1, ... with a .safetensors file each, or files *-rank-00000-of-0000N.safetensors);
  *   or a directory of torch's distributed checkpoints in safetensors
  * @param layouts   how ranks hold the slices: a plan, a strategy file of MindSpore (JSON or
- *   protobuf), or a directory with one for each stage. NULL: the slices tell it themselves
+ *   protobuf), a directory with one for each stage, or ranks with rules, "4:h.*.weight=1,bias=0"
+ *   (weft_checkpoint_slice_rule; - for -1). NULL: the slices tell it themselves
  * @param out_text  the digest, and the checksum of each tensor; freed with
  *   weft_checkpoint_text_free; unchanged on failure
  * @return WEFT_OK. WEFT_E_CORRUPT for damage, and for parts that overlap; WEFT_E_NOT_FOUND for

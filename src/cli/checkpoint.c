@@ -30,7 +30,8 @@ static const cli_option options[] = {
     {"ranks", "N", CLI_INTEGER, AT(ranks), 1, 100000, "split: number of ranks"},
     {"from", "LAYOUTS", CLI_TEXT, AT(from), 0, 0,
      "reshard, digest, diff: how ranks hold the slices of the source (of diff: of the first path): "
-     "a plan, a strategy file of MindSpore, or a folder with one for each stage"},
+     "a plan, a strategy file of MindSpore, a folder with one for each stage, or ranks and rules, "
+     "'4:h.*.weight=1,h.*.bias=0'"},
     {"to", "LAYOUTS", CLI_TEXT, AT(to), 0, 0,
      "reshard: write slices for these ranks; diff: the layouts of the second path"},
     {"only", "RANKS", CLI_TEXTS, AT(only), 0, 0, "reshard: write the slices of these ranks, 3,5"},

@@ -55,13 +55,18 @@ typedef struct wefti_layouts {
     int64_t strategy_count, strategy_cap;
 } wefti_layouts;
 
+/* A path of such a file, or the text of rules. */
 weft_status wefti_layouts_open(const char *path, wefti_layouts **out) WEFT_CHECKED;
 void wefti_layouts_close(wefti_layouts *l); /* NULL is legal */
 
-/* rules.c: layouts by rules for so many ranks. The rules must outlive them. WEFT_E_ARG for a rule
- * that is malformed. `name` stands for them in messages. */
-weft_status wefti_layouts_of_rules(const char *name, const weft_checkpoint_slice_rule *rules,
-                                   int count, int32_t ranks, wefti_layouts **out) WEFT_CHECKED;
+/* rules.c: layouts by rules for 1 to WEFTI_RULES_RANKS ranks. The rules must outlive them.
+ * WEFT_E_ARG for a rule that is malformed. The text is "RANKS:PATTERN=DIM,PATTERN=DIM". */
+enum { WEFTI_RULES_RANKS = 100000 };
+weft_status wefti_layouts_of_rules(const weft_checkpoint_slice_rule *rules, int count,
+                                   int32_t ranks, wefti_layouts **out) WEFT_CHECKED;
+weft_status wefti_layouts_parse_rules(const char *text, wefti_layouts **out) WEFT_CHECKED;
+/* WEFT_E_ARG for a rule that no tensor of `path` has matched. */
+weft_status wefti_layouts_check_matched(const wefti_layouts *l, const char *path) WEFT_CHECKED;
 enum { WEFTI_SPLIT_NONE = -1, WEFTI_SPLIT_UNSAID = -2 };
 /* The dimension along which rules split a tensor, or one of the values above. Marks the rules that
  * match. `of` as for wefti_layouts_find. */

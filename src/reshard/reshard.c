@@ -51,8 +51,9 @@ static weft_status choose_format(resharding *r) {
     const bool slices = format == WEFT_CHECKPOINT_SLICES || format == WEFT_CHECKPOINT_DCP;
     WEFT_REQUIRE(slices || !r->to, WEFT_E_ARG,
                  "%s is for slices, but the destination has whole tensors", r->to->path);
-    WEFT_REQUIRE(!slices || r->to, WEFT_E_ARG,
-                 "the destination has slices: give the plan or the strategy file of its ranks");
+    WEFT_REQUIRE(
+        !slices || r->to, WEFT_E_ARG,
+        "the destination has slices: give the plan, the strategy file or rules of its ranks");
     r->format = format;
     return WEFT_OK;
 }
@@ -216,8 +217,7 @@ weft_status weft_checkpoint_merge_strategies(const char *const *paths, int count
     for (int i = 0; i < count && status >= 0; i++) {
         status = wefti_layouts_open(paths[i], &one);
         if (status < 0) break;
-        if (one->plan)
-            status = WEFT_RAISE(WEFT_E_ARG, "%s is a plan, not a strategy file", paths[i]);
+        if (!one->count) status = WEFT_RAISE(WEFT_E_ARG, "%s is not a strategy file", paths[i]);
         if (status >= 0) status = wefti_layouts_merge(all, one);
         wefti_layouts_close(one);
     }

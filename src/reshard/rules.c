@@ -1,4 +1,5 @@
 /* Layouts by rules: patterns of names, and the dimension that is split. See layouts.h, source.h. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -18,20 +19,72 @@ static weft_status check_rules(const weft_checkpoint_slice_rule *rules, int coun
     return WEFT_OK;
 }
 
-weft_status wefti_layouts_of_rules(const char *name, const weft_checkpoint_slice_rule *rules,
-                                   int count, int32_t ranks, wefti_layouts **out) {
-    wefti_layouts *l;
+static weft_status take_rules(wefti_layouts *l, const weft_checkpoint_slice_rule *rules, int count,
+                              int32_t ranks) {
     WEFT_TRY(check_rules(rules, count));
-    WEFT_TRY(wefti_layouts_create(name, &l));
     l->ranks = ranks;
     l->rules = rules;
     l->rule_count = count;
     l->matched = wefti_calloc((size_t)count + 1, sizeof *l->matched);
-    if (!l->matched) {
-        wefti_layouts_close(l);
-        WEFT_FAIL(WEFT_E_NOMEM, "no memory for %d rules", count);
+    WEFT_REQUIRE(l->matched, WEFT_E_NOMEM, "no memory for %d rules", count);
+    return WEFT_OK;
+}
+
+/* "w=1", or "w=-". */
+static bool parse_rule(char *text, weft_checkpoint_slice_rule *out) {
+    char *equals = strrchr(text, '=');
+    if (!equals || !equals[1] || equals[2]) return false;
+    const bool whole = equals[1] == '-';
+    *equals = '\0';
+    *out = (weft_checkpoint_slice_rule){text, whole ? WEFTI_SPLIT_NONE : equals[1] - '0'};
+    return whole || (out->dimension >= 0 && out->dimension < WEFT_MAX_RANK);
+}
+
+static weft_status take_text(wefti_layouts *l, const char *text) {
+    char *end, *at = wefti_arena_strdup(l->arena, text), *next;
+    weft_checkpoint_slice_rule *rules =
+        wefti_arena_alloc(l->arena, (strlen(text) + 1) * sizeof *rules);
+    WEFT_REQUIRE(at && rules, WEFT_E_NOMEM, "no memory for rules");
+    int count = 0;
+    const long ranks = strtol(at, &end, 10);
+    bool good = *end == ':' && ranks >= 1 && ranks <= WEFTI_RULES_RANKS;
+    for (at = end + 1; good && at; at = next) {
+        next = strchr(at, ',');
+        if (next) *next++ = '\0';
+        good = parse_rule(at, &rules[count++]);
     }
-    *out = l;
+    WEFT_REQUIRE(good, WEFT_E_ARG,
+                 "'%.200s' is neither a file nor a number of ranks with rules, as in "
+                 "4:h.*.weight=1,h.*.bias=0",
+                 text);
+    return take_rules(l, rules, count, (int32_t)ranks);
+}
+
+static weft_status open_rules(const char *text, const weft_checkpoint_slice_rule *rules, int count,
+                              int32_t ranks, wefti_layouts **out) {
+    wefti_layouts *l = NULL;
+    WEFT_TRY(wefti_layouts_create(text, &l));
+    weft_status status = ranks ? take_rules(l, rules, count, ranks) : take_text(l, text);
+    if (status < 0)
+        wefti_layouts_close(l);
+    else
+        *out = l;
+    return status;
+}
+
+weft_status wefti_layouts_of_rules(const weft_checkpoint_slice_rule *rules, int count,
+                                   int32_t ranks, wefti_layouts **out) {
+    return open_rules("the list of rules", rules, count, ranks, out);
+}
+
+weft_status wefti_layouts_parse_rules(const char *text, wefti_layouts **out) {
+    return open_rules(text, NULL, 0, 0, out);
+}
+
+weft_status wefti_layouts_check_matched(const wefti_layouts *l, const char *path) {
+    for (int i = 0; i < l->rule_count; i++)
+        WEFT_REQUIRE(l->matched[i], WEFT_E_ARG, "'%.200s' matches no tensor of %s",
+                     l->rules[i].match, path);
     return WEFT_OK;
 }
 
@@ -91,8 +144,6 @@ weft_status wefti_shards_dimensions(const wefti_shards *s, const wefti_layouts *
                      "%s: tensor \"%.200s\" is %s; it cannot be split along dimension %d", s->path,
                      t->name, wefti_desc_text(&t->desc).text, out[k]);
     }
-    for (int i = 0; i < l->rule_count; i++)
-        WEFT_REQUIRE(l->matched[i], WEFT_E_ARG, "'%.200s' matches no tensor of %s",
-                     l->rules[i].match, s->path);
+    WEFT_TRY(wefti_layouts_check_matched(l, s->path));
     return check_other_shapes(s, out);
 }

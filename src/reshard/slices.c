@@ -8,9 +8,7 @@
 #include "tensor/tensor.h"
 #include "weft/checkpoint.h"
 
-enum { RANKS_MAX = 100000 }; /* file names have five digits for the rank */
-
-typedef struct slicing {
+typedef struct slice_conversion {
     wefti_shards *source;
     const wefti_shards *first; /* the source, or the first of the slices that it joins */
     wefti_layouts *layouts;    /* of the source, or of the destination */
@@ -18,9 +16,9 @@ typedef struct slicing {
     int *dimensions; /* [tensors of `first`] */
     wefti_safetensors_pair *pairs;
     int64_t pairs_count;
-} slicing;
+} slice_conversion;
 
-static void slicing_free(slicing *x) {
+static void conversion_free(slice_conversion *x) {
     wefti_target_destroy(x->target);
     wefti_layouts_close(x->layouts);
     wefti_shards_close(x->source);
@@ -38,7 +36,7 @@ static bool has_pair(const wefti_shards *s, const wefti_safetensors_pair *pair) 
 
 /* Metadata that is equal in all slices also holds for the whole, and for slices of it, unless it
  * tells the place of a slice. */
-static weft_status keep_pairs(slicing *x) {
+static weft_status keep_pairs(slice_conversion *x) {
     static const char *const own[] = {"rank", "ranks", WEFTI_SLICES_REGIONS, WEFTI_DCP_REGIONS,
                                       "DCP_VERSION"};
     int64_t count = 0;
@@ -56,7 +54,7 @@ static weft_status keep_pairs(slicing *x) {
 }
 
 /* What both ways do with an open source. `stem`: what the names of the files begin with. */
-static weft_status prepare(slicing *x, const char *stem) {
+static weft_status prepare(slice_conversion *x, const char *stem) {
     x->first = x->source->part_count ? x->source->parts[0] : x->source;
     WEFT_NEW_ARRAY(x->dimensions, int, x->first->count + 1);
     WEFT_TRY(wefti_shards_dimensions(x->first, x->layouts, x->dimensions));
@@ -70,7 +68,7 @@ static weft_status prepare(slicing *x, const char *stem) {
 
 /* ---- the report ---- */
 
-static void tell_tensors(const slicing *x, const char *verb, bool json, wefti_text *text) {
+static void tell_tensors(const slice_conversion *x, const char *verb, bool json, wefti_text *text) {
     for (int64_t k = 0; k < x->source->count; k++) {
         const wefti_source_tensor *t = &x->source->tensors[k];
         const int dimension = x->dimensions[k];
@@ -92,7 +90,7 @@ static void tell_tensors(const slicing *x, const char *verb, bool json, wefti_te
     if (json) wefti_text_add(text, "]}\n");
 }
 
-static void tell_merged(const slicing *x, const char *path, bool json, wefti_text *text) {
+static void tell_merged(const slice_conversion *x, const char *path, bool json, wefti_text *text) {
     const int slices = x->source->part_count;
     if (json) {
         wefti_text_add(text, "{\"file\": ");
@@ -105,7 +103,7 @@ static void tell_merged(const slicing *x, const char *path, bool json, wefti_tex
     tell_tensors(x, "joined", json, text);
 }
 
-static void tell_split(const slicing *x, bool json, wefti_text *text) {
+static void tell_split(const slice_conversion *x, bool json, wefti_text *text) {
     const wefti_target *t = x->target;
     if (json) {
         wefti_text_add(text, "{\"files\": [");
@@ -122,7 +120,7 @@ static void tell_split(const slicing *x, bool json, wefti_text *text) {
     tell_tensors(x, "split", json, text);
 }
 
-static weft_status write_all(const slicing *x) {
+static weft_status write_all(const slice_conversion *x) {
     const wefti_reads reads = {.source = x->source, .target = x->target, .prefer = -1, .all = true};
     const wefti_shard_copy what = {.source = x->source,
                                    .target = x->target,
@@ -136,7 +134,8 @@ static weft_status write_all(const slicing *x) {
 }
 
 /* Writes the files, gives the report to the caller, and frees everything. */
-static weft_status finish(slicing *x, weft_status status, wefti_text *text, char **out_text) {
+static weft_status finish(slice_conversion *x, weft_status status, wefti_text *text,
+                          char **out_text) {
     char *told = NULL;
     wefti_failure failure;
     if (status >= 0) status = wefti_reshard_give(status, text, &told);
@@ -146,7 +145,7 @@ static weft_status finish(slicing *x, weft_status status, wefti_text *text, char
                                       "same values, in every slice");
     wefti_failure_keep(status, &failure); /* freeing removes files, which may fail, too */
     wefti_text_free(text);
-    slicing_free(x);
+    conversion_free(x);
     if (status < 0 || !out_text)
         wefti_free(told);
     else
@@ -156,7 +155,7 @@ static weft_status finish(slicing *x, weft_status status, wefti_text *text, char
 
 /* ---- merging ---- */
 
-static weft_status prepare_merge(slicing *x, const char *const *slices, int count,
+static weft_status prepare_merge(slice_conversion *x, const char *const *slices, int count,
                                  const weft_checkpoint_slice_rule *rules, int rule_count,
                                  const char *path) {
     const char *slash = strrchr(path, '/');
@@ -164,7 +163,7 @@ static weft_status prepare_merge(slicing *x, const char *const *slices, int coun
     WEFT_REQUIRE(count > 0, WEFT_E_ARG, "merge needs one slice or more");
     WEFT_REQUIRE(wefti_safetensors_is_name(path), WEFT_E_ARG,
                  "%s: the name of the output must end in .safetensors", path);
-    WEFT_TRY(wefti_layouts_of_rules("the rules", rules, rule_count, count, &x->layouts));
+    WEFT_TRY(wefti_layouts_of_rules(rules, rule_count, count, &x->layouts));
     WEFT_TRY(wefti_shards_open_parts(slices, count, &x->source));
     WEFT_TRY(prepare(x, path));
     WEFT_TRY(wefti_target_add_file(x->target, slash ? slash + 1 : path, -1, &file));
@@ -178,7 +177,7 @@ static weft_status prepare_merge(slicing *x, const char *const *slices, int coun
 weft_status weft_checkpoint_merge(const char *const *slices, int slice_count,
                                   const weft_checkpoint_slice_rule *rules, int rule_count,
                                   const char *path, int json, char **out_text) {
-    slicing x = {0};
+    slice_conversion x = {0};
     wefti_text text = {0};
     weft_status status = prepare_merge(&x, slices, slice_count, rules, rule_count, path);
     if (status >= 0) tell_merged(&x, path, json != 0, &text);
@@ -187,19 +186,19 @@ weft_status weft_checkpoint_merge(const char *const *slices, int slice_count,
 
 /* ---- splitting ---- */
 
-static weft_status prepare_split(slicing *x, const char *path, int ranks,
+static weft_status prepare_split(slice_conversion *x, const char *path, int ranks,
                                  const weft_checkpoint_slice_rule *rules, int rule_count,
                                  const char *prefix) {
     const size_t length = strlen(prefix);
-    WEFT_REQUIRE(ranks >= 1 && ranks <= RANKS_MAX, WEFT_E_ARG,
-                 "a checkpoint is split for 1 to %d ranks, not %d", RANKS_MAX, ranks);
+    WEFT_REQUIRE(ranks >= 1 && ranks <= WEFTI_RULES_RANKS, WEFT_E_ARG,
+                 "a checkpoint is split for 1 to %d ranks, not %d", WEFTI_RULES_RANKS, ranks);
     /* without a prefix file names would begin with "-", as options do */
     WEFT_REQUIRE(
         length && prefix[length - 1] != '/', WEFT_E_ARG,
         "'%s' cannot be the prefix of file names: give one that is not empty and does not end with "
         "'/', for example '%sslice'",
         prefix, prefix);
-    WEFT_TRY(wefti_layouts_of_rules("the rules", rules, rule_count, ranks, &x->layouts));
+    WEFT_TRY(wefti_layouts_of_rules(rules, rule_count, ranks, &x->layouts));
     WEFT_TRY(wefti_shards_open(path, NULL, &x->source));
     WEFT_TRY(prepare(x, prefix));
     return wefti_target_slices(x->target, x->layouts, NULL);
@@ -208,7 +207,7 @@ static weft_status prepare_split(slicing *x, const char *path, int ranks,
 weft_status weft_checkpoint_split(const char *path, int ranks,
                                   const weft_checkpoint_slice_rule *rules, int rule_count,
                                   const char *prefix, int json, char **out_text) {
-    slicing x = {0};
+    slice_conversion x = {0};
     wefti_text text = {0};
     weft_status status = prepare_split(&x, path, ranks, rules, rule_count, prefix);
     if (status >= 0) tell_split(&x, json != 0, &text);

@@ -293,6 +293,22 @@ static const char *parameter_of(ranks_reader *r, const gathered *g) {
     return n >= 0 && same_slices(r, g, &r->names[n]) ? r->names[n].name : NULL;
 }
 
+/* By rules slices need not be equal: the size of the whole is that of all slices together. */
+static weft_status add_up(const ranks_reader *r, const gathered *g, int d, int64_t *out) {
+    int32_t left = r->layouts->ranks;
+    *out = 0;
+    for (int32_t k = g->first; k >= 0; k = r->slices[k].next, left--) {
+        const weft_desc *desc = &r->slices[k].entry->desc;
+        WEFT_REQUIRE(d < desc->rank && !wefti_add_overflows(*out, desc->shape[d], out),
+                     WEFT_E_SHAPE, "%s: tensor %.200s is %s, where other ranks have other parts",
+                     r->s->files[r->slices[k].file].path, g->name, wefti_desc_text(desc).text);
+    }
+    WEFT_REQUIRE(!left, WEFT_E_NOT_FOUND,
+                 "%s: %d of %d ranks have no part of tensor %.200s, so that its size is not known",
+                 r->s->path, left, r->layouts->ranks, g->name);
+    return WEFT_OK;
+}
+
 /* The shape of the whole tensor: stated by a slice or by the layouts, or of a slice times the parts
  * of the layouts. */
 static weft_status whole_of(ranks_reader *r, const gathered *g, const char *of, weft_desc *out) {
@@ -321,8 +337,10 @@ static weft_status whole_of(ranks_reader *r, const gathered *g, const char *of, 
             break;
         }
         wefti_placement_parts(&found[k], out->rank, parts);
-        for (int d = 0; d < out->rank; d++)
-            if (wefti_mul_overflows(out->shape[d], parts[d], &out->shape[d]))
+        for (int d = 0; d < out->rank && status >= 0; d++)
+            if (r->layouts->matched && parts[d] > 1)
+                status = add_up(r, g, d, &out->shape[d]);
+            else if (wefti_mul_overflows(out->shape[d], parts[d], &out->shape[d]))
                 status = WEFT_RAISE(WEFT_E_CORRUPT, "the size of tensor %.200s overflows", g->name);
         break;
     }
@@ -417,6 +435,7 @@ static weft_status place(ranks_reader *r, const gathered *g) {
  * is known of it: source_lost.c. */
 static weft_status check_named(const ranks_reader *r) {
     const wefti_layouts *l = r->layouts;
+    WEFT_TRY(wefti_layouts_check_matched(l, r->s->path));
     for (int64_t i = 0; i < l->count; i++) {
         const wefti_placement *p = &l->items[i];
         bool expected = false;

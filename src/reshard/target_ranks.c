@@ -41,8 +41,17 @@ static bool region_on(const wefti_shards *s, const tensor_ranks *x, int32_t rank
     return x->count == 0;
 }
 
+static weft_status check_rules(const wefti_shards *s, const wefti_layouts *to) {
+    int *dimensions;
+    WEFT_NEW_ARRAY(dimensions, int, s->count + 1);
+    weft_status status = wefti_shards_dimensions(s, to, dimensions);
+    wefti_free(dimensions);
+    return status;
+}
+
 /* A strategy file describes only tensors of the source. */
 static weft_status check_named(const wefti_shards *s, const wefti_layouts *to) {
+    if (to->matched) return check_rules(s, to);
     bool any = !to->plan || !wefti_layouts_patterns(to);
     for (int64_t i = 0; i < to->count; i++) {
         const char *name = to->items[i].name;

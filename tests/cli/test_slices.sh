@@ -41,6 +41,15 @@ grep -qF 'ln_f.weight", "dtype": "F32", "shape": [32], "dimension": null}' merge
 cmp whole.safetensors again.safetensors || fail 'joined again it is something else'
 expect 0 'format' checkpoint verify whole.safetensors
 
+# --- the same rules as layouts ---
+mkdir folder
+cp three-rank-* folder
+expect 0 'of which 0 differ' checkpoint diff folder whole.safetensors --from "3:$fc,$bias"
+expect 0 'slices' checkpoint reshard folder ranks --from "3:$fc,$bias" --to "4:$fc,$bias"
+expect 0 'of which 0 differ' checkpoint diff ranks whole.safetensors
+expect 1 "'4:$fc,bias'" checkpoint reshard folder x --from "4:$fc,bias"
+expect 1 '4:w=1' checkpoint merge-strategies 4:w=1 --out x.json
+
 # --- what is refused leaves nothing ---
 expect 1 'dimension' checkpoint merge two-rank-*.safetensors --out x.safetensors
 expect 1 'exists' checkpoint merge two-rank-*.safetensors --split "$fc" --split "$bias" --out again.safetensors
