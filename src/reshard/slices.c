@@ -199,7 +199,7 @@ static weft_status prepare_split(slice_conversion *x, const char *path, int rank
         "'/', for example '%sslice'",
         prefix, prefix);
     WEFT_TRY(wefti_layouts_of_rules(rules, rule_count, ranks, &x->layouts));
-    WEFT_TRY(wefti_shards_open(path, NULL, &x->source));
+    WEFT_TRY(wefti_shards_open_slice(path, &x->source));
     WEFT_TRY(prepare(x, prefix));
     return wefti_target_slices(x->target, x->layouts, NULL);
 }

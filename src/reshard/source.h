@@ -71,7 +71,8 @@ typedef struct wefti_shards {
     wefti_checkpoint_text *texts; /* files of the model: config.json */
     int64_t text_count;
     wefti_checkpoint *step; /* the step that is the source, or NULL */
-    /* One slice of several. What its file says of its place in whole tensors does not count. */
+    /* For merge and split. What a file says of its place in whole tensors does not count, nor what
+     * lies beside model.safetensors in a directory. */
     bool slice;
     struct wefti_shards **parts; /* [part_count]: slices that this source joins; owned */
     int part_count;
@@ -119,7 +120,7 @@ void wefti_shards_missing(const wefti_shards *s, wefti_text *out);
 
 /* ---- for the formats ---- */
 
-/* An empty source, and one of a single slice. */
+/* An empty source, and one for merge or split (`slice`). */
 weft_status wefti_shards_create(const char *path, wefti_shards **out) WEFT_CHECKED;
 weft_status wefti_shards_open_slice(const char *path, wefti_shards **out) WEFT_CHECKED;
 

@@ -139,17 +139,21 @@ static weft_status add_gaps(wefti_shards *s) {
 typedef struct dir_list {
     wefti_text names; /* each with its NUL */
     int64_t count;
+    bool model_only;           /* other files than model.safetensors do not count */
     char *index;               /* path of the index */
     wefti_tensor_index *pairs; /* what it names; NULL: the directory has none */
     int64_t pairs_count;
 } dir_list;
 
 static weft_status read_index(const wefti_shards *s, dir_list *d) {
-    char *text = NULL;
+    char *text = NULL, *model = wefti_format("%s/model.safetensors", s->path);
     int64_t bytes = 0;
+    WEFT_REQUIRE(model, WEFT_E_NOMEM, "no memory for the name of a file");
+    d->model_only = s->slice && wefti_exists(model);
+    wefti_free(model);
     d->index = wefti_format("%s/model.safetensors.index.json", s->path);
     WEFT_REQUIRE(d->index, WEFT_E_NOMEM, "no memory for the name of a file");
-    if (!wefti_exists(d->index)) return WEFT_OK;
+    if (d->model_only || !wefti_exists(d->index)) return WEFT_OK;
     WEFT_TRY(wefti_sealed_read(d->index, WEFTI_SAFETENSORS_HEADER_BYTES, NULL, &text, &bytes));
     weft_status status = wefti_tensor_index_parse(text, bytes, &d->pairs, &d->pairs_count);
     wefti_free(text);
@@ -211,6 +215,7 @@ static weft_status choose_files(wefti_shards *s, dir_list *d, char *const *names
     if (d->pairs) WEFT_TRY(choose_indexed(s, d));
     for (int64_t i = 0; i < count && !d->pairs; i++) {
         if (!wefti_safetensors_is_name(names[i])) continue;
+        if (d->model_only && strcmp(names[i], "model.safetensors") != 0) continue;
         WEFT_TRY(check_numbers(s, names[i]));
         add_name(d, names[i]);
     }

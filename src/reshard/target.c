@@ -88,13 +88,13 @@ static weft_status name_target(wefti_target *t, const char *path) {
 static weft_status name_beside(wefti_target *t, const char *stem) {
     const char *slash = strrchr(stem, '/');
     char *parent = wefti_format("%.*s.", slash ? (int)(slash + 1 - stem) : 0, stem);
-    const bool found = parent && (wefti_exists(parent) || errno != ENOENT);
+    WEFT_REQUIRE(parent, WEFT_E_NOMEM, "no memory for the name of a directory");
+    const bool found = wefti_exists(parent) || errno != ENOENT;
+    wefti_free(parent);
+    WEFT_REQUIRE(found, WEFT_E_NOT_FOUND, "cannot write %s: its directory does not exist", stem);
     t->path = wefti_strdup(stem);
     t->temporary = temporary_of(stem);
-    wefti_free(parent);
-    WEFT_REQUIRE(parent && t->path && t->temporary, WEFT_E_NOMEM,
-                 "no memory for the name of a directory");
-    WEFT_REQUIRE(found, WEFT_E_NOT_FOUND, "cannot write %s: its directory does not exist", stem);
+    WEFT_REQUIRE(t->path && t->temporary, WEFT_E_NOMEM, "no memory for the name of a directory");
     return WEFT_OK;
 }
 

@@ -282,6 +282,36 @@ static void steps_are_sources_too(void **state) {
     ASSERT_OK(split(path_in(f->dir, "step-000000000001"), 2, &cut, 1, in(f, "y")));
 }
 
+/* Of a model's directory model.safetensors counts alone. What a file of torch says of its place in
+ * a whole tensor does not count: the rules say it. */
+static void files_are_taken_as_they_are(void **state) {
+    const fixture *f = *state;
+    static float data[16] = {1, 2, 3};
+    const weft_checkpoint_slice_rule cut = {"w", 0};
+    const wefti_safetensors_item item = {"w", {WEFT_F32, 2, {2, 4}}, data};
+    const wefti_safetensors_pair plain = {"format", "pt"};
+    const wefti_safetensors_pair torch = {"DCP_SHARDING_INFO", "{\"w\":{\"saved_offsets\":[4,0]}}"};
+    const char *dir = in(f, "model"), *shard = in(f, "shard.safetensors"), *prefix = in(f, "s");
+    const char *slices[] = {slice_of(f, prefix, 0, 2), slice_of(f, prefix, 1, 2)};
+    ASSERT_OK(wefti_dir_make(dir));
+    ASSERT_OK(wefti_safetensors_write(path_in(dir, "adapter.safetensors"), &item, 1, &torch, 1));
+    ASSERT_OK(wefti_safetensors_write(path_in(dir, "model.safetensors"), &item, 1, &plain, 1));
+    ASSERT_OK(wefti_safetensors_write(shard, &item, 1, &torch, 1));
+    for (int i = 0; i < 2; i++) {
+        const char *whole = in(f, i ? "0.safetensors" : "1.safetensors");
+        ASSERT_OK(split(i ? shard : dir, 2, &cut, 1, prefix));
+        ASSERT_OK(merge(slices, 2, &cut, 1, whole));
+        wefti_safetensors *file = NULL;
+        ASSERT_OK(wefti_safetensors_open(whole, &file));
+        assert_int_equal(wefti_safetensors_count(file), 1);
+        assert_memory_equal(BYTES_OF(wefti_safetensors_at(file, 0)), data, sizeof data / 2);
+        wefti_safetensors_close(file);
+        for (int r = 0; r < 2; r++) assert_int_equal(unlink(slices[r]), 0);
+    }
+    const char *twice[] = {shard, dir};
+    ASSERT_OK(merge(twice, 2, &cut, 1, in(f, "2.safetensors")));
+}
+
 /* ---- slices that do not fit ---- */
 
 static const char *one_tensor(const fixture *f, const char *file, const char *name, weft_desc desc,
@@ -504,9 +534,9 @@ int main(void) {
         TEST(joined_cut_and_joined_again), TEST(any_shape_and_number),
         TEST(what_is_said_last_counts),    TEST(steps_are_sources_too),
         TEST(slices_that_do_not_fit),      TEST(states_of_another_shape),
-        TEST(slices_in_another_order),     TEST(slices_of_other_steps),
-        TEST(slices_that_are_missing),     TEST(nothing_is_written_over),
-        TEST(failures_leave_nothing),
+        TEST(files_are_taken_as_they_are), TEST(slices_in_another_order),
+        TEST(slices_of_other_steps),       TEST(slices_that_are_missing),
+        TEST(nothing_is_written_over),     TEST(failures_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
