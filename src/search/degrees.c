@@ -159,15 +159,19 @@ weft_status wefti_degrees_plan(const weft_model_config *config, const wefti_degr
     return WEFT_OK;
 }
 
-/* Whether a norm's rows are split over `axis`: sequence parallelism. */
+/* Whether a norm's tokens are split over `axis`: sequence parallelism. Norms of queries and keys
+ * are split by heads, too. */
 static bool splits_norms(const weft_plan *plan, int axis) {
     for (int64_t i = 0; i < plan->strategy_count; i++) {
         const wefti_strategy *s = &plan->strategies[i];
         if (!s->op || (strcmp(s->op, "layer_norm") != 0 && strcmp(s->op, "rms_norm") != 0))
             continue;
-        for (int32_t k = 0; k < s->split_count; k++)
-            for (int a = 0; a < s->splits[k].count; a++)
-                if (s->splits[k].axis[a] == axis) return true;
+        for (int32_t k = 0; k < s->split_count; k++) {
+            const wefti_split *split = &s->splits[k];
+            const bool tokens = !strcmp(split->what, "m1") || !strcmp(split->what, "in0.1");
+            for (int a = 0; tokens && a < split->count; a++)
+                if (split->axis[a] == axis) return true;
+        }
     }
     return false;
 }
