@@ -276,9 +276,12 @@ WEFT_API void weft_job_free(weft_job *job); /* NULL is legal */
 WEFT_API weft_status weft_job_identity(const weft_job *job, const char *program,
                                        char **out) WEFT_CHECKED;
 
-/** Translate options of Megatron-LM to a job file: model, training and the split over devices.
+/** Translate options of Megatron-LM or torchtitan to a job file: model, training and the split over
+ * devices.
  * @param name      stands for the text in messages
- * @param text      [bytes] a shell script or a list of options; variables that it sets are replaced
+ * @param text      [bytes] a shell script or a list of options; variables that it sets are
+ * replaced. Or a configuration of torchtitan: Python that imports from it, of which literals are
+ * read
  * @param variables "NAME=value" that a script finds, as its environment; the last one is NULL.
  *   NULL: none
  * @param devices   number of devices; 0: as the options say (torchrun's nnodes, nproc_per_node)

@@ -108,7 +108,7 @@ typedef struct cli_job_source {
     const char *memory, *search_seconds;
     int64_t evaluations;
     const char *machine, *topology; /* the same under two names; at most one is given */
-    const char *import;             /* options of Megatron-LM, in place of a job file */
+    const char *import;             /* options of another system, in place of a job file */
     bool import_env;                /* its variables come from the environment, too */
     const char *recovery;           /* weft_launch_recovery() */
     bool into_recovery;             /* checkpoints go there too */
@@ -130,7 +130,7 @@ typedef struct cli_job_source {
          CLI_JOB_AT(type, import),                                                                  \
          0,                                                                                         \
          0,                                                                                         \
-         "the job of these options of Megatron-LM: a script or a list of options"},                 \
+         "the job of these options: a script or list of Megatron-LM, or a file of torchtitan"},     \
         {"import-env",                                                                              \
          NULL,                                                                                      \
          CLI_FLAG,                                                                                  \

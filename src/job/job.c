@@ -11,7 +11,7 @@ typedef struct loaded_job {
     weft_plan *plan;
 } loaded_job;
 
-static int find_row(const char *path) {
+int wefti_job_row_number(const char *path) {
     int rows;
     const wefti_job_row *table = wefti_job_table(&rows);
     for (int i = 0; i < rows; i++)
@@ -109,17 +109,17 @@ static weft_status apply(wefti_job_draft *draft, const char *section, const char
     char path[WEFTI_JOB_PATH], name[WEFTI_JOB_PATH + 8];
     int length = snprintf(path, sizeof path, "%s%s%s", section, *section ? "." : "", word);
     if (length >= (int)sizeof path) return unknown(draft, mark, section, word);
-    int row = find_row(path);
+    int row = wefti_job_row_number(path);
     if (row >= 0) return wefti_job_store(draft, row, value, mark);
     if (!*word || !is_section(path)) return unknown(draft, mark, section, word);
     if (value->kind == WEFTI_YAML_MAPPING) return apply_section(draft, path, value, mark);
     bool nothing = value->kind == WEFTI_YAML_SCALAR && !*value->text && !value->quoted;
     if (nothing && value->line) return WEFT_OK;
     snprintf(name, sizeof name, "%s.name", path);
-    row = find_row(name);
+    row = wefti_job_row_number(name);
     if (row < 0) {
         snprintf(name, sizeof name, "%s.mode", path);
-        row = find_row(name);
+        row = wefti_job_row_number(name);
     }
     if (row >= 0 && value->kind == WEFTI_YAML_SCALAR)
         return wefti_job_store(draft, row, value, mark);
@@ -157,7 +157,7 @@ static weft_status no_section(wefti_job_draft *draft, const wefti_job_mark *mark
         dot += strcspn(dot, ".");
         bool last = !*dot;
         *dot = '\0';
-        if (find_row(section) >= 0)
+        if (wefti_job_row_number(section) >= 0)
             WEFT_FAIL(WEFT_E_ARG, "%s%s has no keys of its own: it is given whole, %s=...",
                       wefti_job_where(draft, mark, where), section, section);
         if (!is_section(section) || last) break;
@@ -186,7 +186,7 @@ static weft_status apply_override(wefti_job_draft *draft, const char *word) {
         last = dot + 1;
         if (!is_section(section)) return no_section(draft, &mark, path);
     }
-    int rows, row = find_row(full);
+    int rows, row = wefti_job_row_number(full);
     bool has_parts =
         row >= 0 ? wefti_job_is_list(wefti_job_table(&rows)[row].kind) : is_section(full);
     WEFT_TRY(override_value(draft, word, equals + 1, has_parts, &value));
@@ -218,16 +218,15 @@ bool wefti_job_is_told_elsewhere(const weft_job *job, const wefti_job_row *row) 
            strcmp(row->path, "parallel.devices") != 0;
 }
 
-/* The whole job as text: sections as they change from one path to the next. */
-static weft_status write_job(wefti_job_draft *draft) {
+/* Sections as they change from one path to the next. */
+void wefti_job_write(const weft_job *job, const bool *only, wefti_text *out) {
     int rows;
     const wefti_job_row *table = wefti_job_table(&rows);
-    wefti_text out = {0};
     const char *before = "";
     for (int i = 0; i < rows; i++) {
         const char *path = table[i].path;
-        if (wefti_job_is_told_elsewhere(&draft->job, &table[i]) ||
-            !wefti_job_is_used(&draft->job, path))
+        if (only ? !only[i]
+                 : wefti_job_is_told_elsewhere(job, &table[i]) || !wefti_job_is_used(job, path))
             continue;
         int same = 0, depth = 0; /* bytes shared in whole sections, sections passed */
         for (int at = 0; path[at] && path[at] == before[at]; at++)
@@ -235,12 +234,17 @@ static weft_status write_job(wefti_job_draft *draft) {
         for (int at = 0; at < same; at++) depth += path[at] == '.';
         const char *rest = path + same;
         for (const char *dot; (dot = strchr(rest, '.')); rest = dot + 1)
-            wefti_text_add(&out, "%*s%.*s:\n", 2 * depth++, "", (int)(dot - rest), rest);
-        wefti_text_add(&out, "%*s%s: ", 2 * depth, "", rest);
-        wefti_job_write_value(&draft->job, &table[i], &out);
-        wefti_text_add(&out, "\n");
+            wefti_text_add(out, "%*s%.*s:\n", 2 * depth++, "", (int)(dot - rest), rest);
+        wefti_text_add(out, "%*s%s: ", 2 * depth, "", rest);
+        wefti_job_write_value(job, &table[i], out);
+        wefti_text_add(out, "\n");
         before = path;
     }
+}
+
+static weft_status write_job(wefti_job_draft *draft) {
+    wefti_text out = {0};
+    wefti_job_write(&draft->job, NULL, &out);
     char *text = wefti_text_take(&out);
     if (text) draft->job.text = wefti_arena_strdup(draft->arena, text);
     wefti_free(text);
@@ -345,7 +349,7 @@ bool wefti_job_has_section(const char *text, int64_t bytes) {
         size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyz_.");
         if (length && length < sizeof word && at[length] == ':') {
             snprintf(word, sizeof word, "%.*s", (int)length, at);
-            if (is_section(word) || find_row(word) >= 0) return true;
+            if (is_section(word) || wefti_job_row_number(word) >= 0) return true;
         }
         const char *line = memchr(at, '\n', (size_t)(end - at));
         at = line ? line + 1 : end;

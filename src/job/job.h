@@ -57,6 +57,7 @@ typedef struct wefti_job_row {
 
 enum { WEFTI_JOB_KEYS_MAX = 160, WEFTI_JOB_PATH = 64 };
 const wefti_job_row *wefti_job_table(int *out_count);
+int wefti_job_row_number(const char *path);        /* the number of a row; -1: there is none */
 bool wefti_job_row_auto(const wefti_job_row *row); /* its default is "auto" */
 
 /* The origin of a value, for messages. It also marks the keys that the job does not set. */
@@ -109,6 +110,8 @@ const char *wefti_job_where(const wefti_job_draft *draft, const wefti_job_mark *
  * nothing and the row counts as not set. */
 weft_status wefti_job_store(wefti_job_draft *draft, int row, const wefti_yaml *value,
                             const wefti_job_mark *mark) WEFT_CHECKED;
+/* The job in the form of a file: the rows that `only` marks; NULL: all that say something. */
+void wefti_job_write(const weft_job *job, const bool *only, wefti_text *out);
 /* The value in the form that a file would have. */
 void wefti_job_write_value(const weft_job *job, const wefti_job_row *row, wefti_text *out);
 

@@ -1,19 +1,18 @@
 /* A job as options of another system. What the system cannot express is found by the way back: the
  * plan that the options mean is completed, and its differences from the job's plan are reported. */
-#include "interop/systems.h"
+#include "job/systems/systems.h"
 #include "plan/plan.h"
 #include "setup/setup.h"
 
-/* Adds the differences between the completed plans of the job and of its degrees. `stages`: the
- * system's options say the stage of each cell. */
-static weft_status compare(const wefti_system_job *what, bool stages, wefti_text *notes) {
-    const weft_job *job = what->job;
+/* Adds the differences between the completed plans of the job and of its degrees. */
+static weft_status compare(const weft_job *job, const wefti_translation *what,
+                           const weft_plan *plan, wefti_text *notes) {
     const wefti_degrees *degrees = &what->degrees;
-    const weft_plan *plan = what->plan;
+    const bool stages = what->system->has_stages && what->stage_of;
     weft_job other = *job;
     weft_plan *means, *completed = NULL;
     char *lines = NULL;
-    WEFT_TRY(wefti_degrees_plan(what->config, degrees, &means));
+    WEFT_TRY(wefti_degrees_plan(&what->config, degrees, &means));
     means->links = plan->links; /* of the machine: these are no part of a configuration */
     means->rates = plan->rates;
     other.plan = means;
@@ -36,14 +35,19 @@ static weft_status compare(const wefti_system_job *what, bool stages, wefti_text
 
 static weft_status export(const weft_job *job, weft_system system, const weft_model_config *config,
                           const weft_plan *plan, wefti_text *out, wefti_text *notes) {
-    wefti_system_job what = {.config = config, .job = job, .plan = plan};
+    wefti_translation what = {.system = wefti_system_of(system),
+                              .job.train = job->train,
+                              .config = *config,
+                              .notes = notes};
     WEFT_TRY(wefti_degrees_of_plan(plan, &what.degrees, notes));
     if (config->lora.rank) wefti_text_add(notes, "model.lora: adapters\n");
     if (job->train.frozen.count) wefti_text_add(notes, "train.frozen: frozen parameters\n");
-    const bool megatron = system == WEFT_SYSTEM_MEGATRON;
-    WEFT_TRY(megatron ? wefti_megatron_write(&what, out, notes)
-                      : wefti_torchtitan_write(&what, out, notes));
-    return compare(&what, megatron && wefti_megatron_has_stages(&what), notes);
+    WEFT_TRY(wefti_arena_create(&what.arena));
+    weft_status status = wefti_translation_export(&what, plan, out);
+    if (status >= 0) status = compare(job, &what, plan, notes);
+    wefti_free(what.stage_of);
+    wefti_arena_destroy(what.arena);
+    return status;
 }
 
 weft_status weft_job_export(const weft_job *job, weft_system system, char **out_options,

@@ -1,6 +1,6 @@
 /* Words of scripts as fields: see interop/expand.h. The end of a word is found first, by its quotes
  * and brackets; then the word is expanded. */
-#include "interop/expand.h"
+#include "job/systems/expand.h"
 
 #include <stdio.h>
 #include <stdlib.h>

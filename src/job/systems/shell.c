@@ -1,11 +1,11 @@
 /* A reader of launch scripts: see interop/shell.h. It goes through the text once. In branches that
  * do not run, words are read and dropped. */
-#include "interop/shell.h"
+#include "job/systems/shell.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "interop/expand.h"
+#include "job/systems/expand.h"
 
 enum { MOST_BYTES = 1 << 20 /* of a script */ };
 

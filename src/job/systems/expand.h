@@ -3,7 +3,7 @@
 #ifndef WEFTI_INTEROP_EXPAND_H
 #define WEFTI_INTEROP_EXPAND_H
 
-#include "interop/shell.h"
+#include "job/systems/shell.h"
 
 enum { WEFTI_SHELL_NESTED = 32 }; /* brackets in brackets, at most */
 
