@@ -450,9 +450,8 @@ static void write_stages(wefti_translation *x) {
         if (layers > 1) wefti_text_add(&text, "*%lld", layers);
     }
     wefti_text_add(&text, "L\"");
-    if (!text.failed)
-        wefti_give_text(x, "pipeline-model-parallel-layout",
-                        wefti_arena_strdup(x->arena, text.data));
+    wefti_give_text(x, "pipeline-model-parallel-layout",
+                    text.failed ? NULL : wefti_arena_strdup(x->arena, text.data));
     wefti_text_free(&text);
 }
 

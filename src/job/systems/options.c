@@ -68,6 +68,7 @@ void wefti_give_real(wefti_translation *x, const char *name, double value) {
 }
 void wefti_give_text(wefti_translation *x, const char *name, const char *value) {
     *place_of(x, name) = (wefti_option_value){.given = value != NULL, .text = value};
+    x->failed |= !value;
 }
 void wefti_give_if(wefti_translation *x, const char *name, bool given) {
     place_of(x, name)->given = given;
@@ -235,6 +236,7 @@ weft_status wefti_translation_export(wefti_translation *x, const weft_plan *plan
     WEFT_TRY(x->system->check(x));
     WEFT_TRY(read_stages(x, plan));
     write_options(x, out);
+    WEFT_REQUIRE(!x->failed, WEFT_E_NOMEM, "no memory for options");
     return WEFT_OK;
 }
 
