@@ -125,19 +125,26 @@ static wefti_scheduler *begin(void) {
     return s;
 }
 
+static bool gave_up(const wefti_member_slot *slot) {
+    return slot->gave_up;
+}
+static bool has_parted(const wefti_member_slot *slot) {
+    return slot->state == WEFTI_SLOT_PARTED;
+}
+
 /* Until the scheduler knows it. */
-static void is_known(wefti_scheduler *s, const bool *fact) {
+static void is_known(wefti_scheduler *s, int rank, bool (*fact)(const wefti_member_slot *)) {
     bool known = false;
     for (int i = 0; i < 40000 && !known; i++, usleep(500)) {
         pthread_mutex_lock(&s->lock);
-        known = *fact;
+        known = fact(&s->slots[rank]);
         pthread_mutex_unlock(&s->lock);
     }
     assert_true(known);
 }
 
 static void is_seen_dead(wefti_scheduler *s, int rank) {
-    is_known(s, &s->slots[rank].dead);
+    is_known(s, rank, wefti_is_dead);
 }
 
 static void let(int rank, deed what) {
@@ -148,7 +155,7 @@ static void let(int rank, deed what) {
 
 static void blame(wefti_scheduler *s, int rank) {
     let(rank, BLAMES_ONE);
-    is_known(s, &s->slots[rank].gave_up);
+    is_known(s, rank, gave_up);
 }
 
 /* All that live are told of `failed`, with `facts`. */
@@ -253,7 +260,7 @@ static void blame_of_one_that_left(void **state) {
     (void)state;
     wefti_scheduler *s = begin();
     let(BLAMED, LEAVES);
-    is_known(s, &s->slots[BLAMED].in_peace);
+    is_known(s, BLAMED, has_parted);
     let(BLAMES, BLAMES_ONE);
     all_told(s, WEFT_E_PEER, BLAMED, "rank 0|failed: |" CLOSED);
 }

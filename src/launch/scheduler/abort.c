@@ -78,7 +78,7 @@ void wefti_scheduler_abort_text(wefti_scheduler *s, weft_status status, int32_t 
 }
 
 static const char *fate(const wefti_member_slot *slot) {
-    return slot->dead ? "died" : slot->left ? "left" : "";
+    return wefti_is_dead(slot) ? "died" : wefti_has_left(slot) ? "left" : "";
 }
 
 /* How old an entry is: what it says held when the rank said so. */
@@ -108,8 +108,8 @@ char *wefti_scheduler_table(wefti_scheduler *s) {
             add_age(slot, now, &out);
             wefti_text_add(&out, "%s", fate(slot));
         }
-        if (s->ranked && !slot->left) {
-            wefti_text_add(&out, slot->dead ? ": " : "");
+        if (s->ranked && !wefti_has_left(slot)) {
+            wefti_text_add(&out, wefti_is_dead(slot) ? ": " : "");
             wefti_slot_describe(slot, now, &out);
         }
         wefti_text_add(&out, "\n");

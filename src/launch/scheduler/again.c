@@ -82,7 +82,7 @@ static bool is_own(const wefti_scheduler *s) {
 /* One that gave up because of another rank leaves as well, and comes again with all. */
 static bool some_left_in_peace(const wefti_scheduler *s) {
     for (int32_t r = 0; r < s->taken; r++)
-        if (s->slots[r].left && !s->slots[r].gave_up) return true;
+        if (s->slots[r].state == WEFTI_SLOT_PARTED) return true;
     return false;
 }
 

@@ -32,7 +32,7 @@ static bool can_say_more(const wefti_scheduler *s, int32_t rank, int32_t blamed)
     /* In a world that can be mended some process may have died, whoever is blamed. */
     if (s->slots[rank].armed) return true;
     if (blamed < 0 || blamed >= s->taken) return false;
-    return !s->slots[blamed].left && !s->slots[blamed].gave_up;
+    return !wefti_has_left(&s->slots[blamed]) && !s->slots[blamed].gave_up;
 }
 
 /* A member that was lost, or late, may do better the next time. */
@@ -51,7 +51,8 @@ static bool is_of_connection(const wefti_scheduler *s, int32_t rank,
                              const wefti_abort_reason *said) {
     const bool lost = said->status == WEFT_E_LOST;
     if ((!lost && said->status != WEFT_E_PEER) || means_itself(s, rank, said)) return false;
-    if (said->failed >= 0 && said->failed < s->taken) return !s->slots[said->failed].in_peace;
+    if (said->failed >= 0 && said->failed < s->taken)
+        return s->slots[said->failed].state != WEFTI_SLOT_PARTED;
     return lost || s->slots[rank].armed;
 }
 
@@ -78,7 +79,7 @@ static void refuse_newcomer(wefti_scheduler *s, int32_t rank, const wefti_abort_
 }
 
 static bool is_taking_its_seat(const wefti_scheduler *s, int32_t rank) {
-    return s->slots[rank].newcomer && wefti_mend_phase(s) != WEFTI_MENDING_NOT;
+    return wefti_is_new(&s->slots[rank]) && wefti_mend_phase(s) != WEFTI_MENDING_NOT;
 }
 
 /* It may have named another rank before, which it is unlike. */

@@ -144,7 +144,7 @@ void wefti_client_lost(wefti_scheduler *s, wefti_client *c, const char *why) {
     s->slots[slot].client = NULL;
     if (s->state == WEFTI_SCHEDULER_FORMING)
         wefti_scheduler_release_slot(s, slot);
-    else if (!s->slots[slot].left)
+    else if (!wefti_has_left(&s->slots[slot]))
         wefti_scheduler_rank_died(s, slot, why);
 }
 

@@ -36,7 +36,7 @@ static bool are_unlike(const wefti_call_record *a, const wefti_call_record *b) {
 }
 
 void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records) {
-    if (s->slots[rank].left) return; /* it has said so before */
+    if (wefti_has_left(&s->slots[rank])) return; /* it has said so before */
     /* One that has no memory says nothing. */
     s->slots[rank].partial = records->count == 0 || records->count == WEFTI_CALL_RECORDS;
     if (wefti_scheduler_awaits_word(s)) return; /* the job is about to fail, amid calls */

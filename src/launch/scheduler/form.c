@@ -161,7 +161,7 @@ static weft_status tell_rank(wefti_scheduler *s, int32_t rank, const wefti_seate
                                   .heartbeat_ns = s->heartbeat_ns,
                                   .mends = s->mend.seats && s->options.restarts > 0,
                                   .resizes = s->mend.seats != NULL,
-                                  .newcomer = s->slots[rank].newcomer,
+                                  .newcomer = wefti_is_new(&s->slots[rank]),
                                   .used = wefti_mend_used(s),
                                   .deaths = s->slots[rank].deaths};
     unsigned char *body;
@@ -201,12 +201,12 @@ static void come_back(wefti_scheduler *s, wefti_client *client, const wefti_join
         return;
     }
     wefti_member_slot *slot = &s->slots[rank];
-    if (slot->dead || slot->left || !wefti_same_process(join, &slot->join)) {
+    if (slot->state >= WEFTI_SLOT_LEFT || !wefti_same_process(join, &slot->join)) {
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, rank, "rank %d of generation %llu %s",
                             (int)rank, (unsigned long long)join->generation,
-                            slot->dead   ? "has died, as far as this job is concerned"
-                            : slot->left ? "has left"
-                                         : "is another process");
+                            wefti_is_dead(slot)    ? "has died, as far as this job is concerned"
+                            : wefti_has_left(slot) ? "has left"
+                                                   : "is another process");
         return;
     }
     wefti_scheduler_replace(s, rank, client);
@@ -282,7 +282,7 @@ static bool is_early(const wefti_scheduler *s, const wefti_join *join) {
     if (s->state != WEFTI_SCHEDULER_RUNNING || !s->options.repeats || join->generation)
         return false;
     const int32_t slot = wefti_slot_of_process(s, join->number);
-    return slot >= 0 && s->slots[slot].left;
+    return slot >= 0 && wefti_has_left(&s->slots[slot]);
 }
 
 void wefti_scheduler_wait_for_next_world(wefti_scheduler *s, wefti_client *client,
@@ -406,7 +406,7 @@ void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns) {
  * report it. */
 static bool ended_by_request(const wefti_scheduler *s, const wefti_end *end) {
     const int32_t slot = s->ranked ? wefti_slot_of_process(s, end->rank) : -1;
-    return slot >= 0 && s->slots[slot].left && wefti_is_request(end->code - 128);
+    return slot >= 0 && wefti_has_left(&s->slots[slot]) && wefti_is_request(end->code - 128);
 }
 
 void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end) {

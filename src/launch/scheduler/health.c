@@ -20,8 +20,8 @@ void wefti_pace_note(wefti_pace *p, int64_t step, int64_t now_ns) {
 
 static weft_health_state state_of(const wefti_scheduler *s, int32_t rank) {
     const wefti_member_slot *slot = &s->slots[rank];
-    if (slot->left) return WEFT_HEALTH_LEAVING;
-    if (slot->dead) return WEFT_HEALTH_LOST;
+    if (wefti_has_left(slot)) return WEFT_HEALTH_LEAVING;
+    if (wefti_is_dead(slot)) return WEFT_HEALTH_LOST;
     switch (wefti_mend_phase(s)) {
     case WEFTI_MENDING_COUNTING:
         return WEFT_HEALTH_HALTED;

@@ -47,9 +47,9 @@ weft_status wefti_mend_arm(wefti_scheduler *s, int32_t rank, const wefti_frame *
         m->elastic = said;
     else
         wefti_mend_also_allows(&m->elastic, &said);
-    m->allows = slot->allows = true;
+    m->allows = true;
     if (!slot->armed) m->armed++;
-    slot->armed = true;
+    slot->armed = WEFTI_ARMED_HERE;
     if (m->armed == s->taken) wefti_keep_check(s); /* before the first step */
     wefti_client_send(s, slot->client, WEFTI_FRAME_ARMED, NULL, 0);
     return WEFT_OK;
@@ -60,7 +60,8 @@ weft_status wefti_mend_arm(wefti_scheduler *s, int32_t rank, const wefti_frame *
 int32_t wefti_mend_used(const wefti_scheduler *s) {
     const int32_t used = wefti_restart_used(&s->restarts, wefti_now_ns());
     bool mends = false;
-    for (int32_t r = 0; r < s->taken; r++) mends |= s->slots[r].awaited || s->slots[r].newcomer;
+    for (int32_t r = 0; r < s->taken; r++)
+        mends |= s->slots[r].state == WEFTI_SLOT_AWAITED || wefti_is_new(&s->slots[r]);
     return used - (mends && used > 0);
 }
 
@@ -89,8 +90,7 @@ static void empty(wefti_scheduler *s, int32_t rank) {
     wefti_member_slot *slot = &s->slots[rank];
     wefti_client *client = slot->client;
     slot->client = NULL;
-    slot->dead = true;
-    slot->newcomer = false;
+    wefti_slot_happens(slot, WEFTI_SLOT_EMPTIES);
     if (!client) return;
     client->slot = -1;
     wefti_client_drop(s, client);
@@ -98,7 +98,7 @@ static void empty(wefti_scheduler *s, int32_t rank) {
 
 bool wefti_mend_some_left(const wefti_scheduler *s) {
     for (int32_t r = 0; r < s->taken; r++)
-        if (s->slots[r].left) return true;
+        if (wefti_has_left(&s->slots[r])) return true;
     return false;
 }
 
@@ -145,7 +145,7 @@ static void end_others(wefti_scheduler *s, int32_t lost, const wefti_span *seats
         if (s->mend.seats[r].filled) slot->deaths++;
         wefti_keep_tell(s, r);
         empty(s, r);
-        slot->awaited = true;
+        wefti_slot_happens(slot, WEFTI_SLOT_AWAITS);
         (void)wefti_mending_died(&s->mend.world, r);
     }
 }
@@ -162,12 +162,14 @@ static bool may_start_again(wefti_scheduler *s, int32_t rank, row_text *out_text
                        s->notes.text[(s->notes.count - 1) % WEFTI_NOTES]);
         end_others(s, rank, &seats);
         wefti_keep_hand_over(s, &seats);
-        return slot->awaited = true;
+        wefti_slot_happens(slot, WEFTI_SLOT_AWAITS);
+        return true;
     }
-    slot->awaited =
+    const bool may =
         !keeps_failing(s, rank) && wefti_restart_take(&s->restarts, slot->number, wefti_now_ns());
-    if (slot->awaited) out_text->text[0] = '\0';
-    return slot->awaited;
+    wefti_slot_happens(slot, may ? WEFTI_SLOT_AWAITS : WEFTI_SLOT_AWAITS_NONE);
+    if (may) out_text->text[0] = '\0';
+    return may;
 }
 
 /* Whether all ranks are there that a mending needs; else *why says more, if there is more. */
@@ -233,7 +235,7 @@ bool wefti_mend_rejoin(wefti_scheduler *s, wefti_client *client, const wefti_joi
     const int32_t rank = wefti_slot_of_process(s, join->number);
     if (rank < 0 || join->generation > s->generation) return false;
     wefti_member_slot *slot = &s->slots[rank];
-    if (slot->dead || slot->left || !wefti_same_process(join, &slot->join)) return false;
+    if (slot->state >= WEFTI_SLOT_LEFT || !wefti_same_process(join, &slot->join)) return false;
     const bool mends = join->mends || join->generation < s->generation;
     if (!(wefti_mending_rejoined(&m->world, mends) & WEFTI_MENDING_HALT)) return false;
     wefti_scheduler_replace(s, rank, client);
@@ -263,11 +265,12 @@ static void give_up(wefti_scheduler *s, int32_t rank, const char *then) {
 static void check_restarts(wefti_scheduler *s) {
     if (!s->mend.gathered) return;
     for (int32_t r = 0; r < s->taken; r++)
-        if (s->slots[r].client && s->slots[r].join.arms && !s->slots[r].allows) return;
+        if (s->slots[r].client && s->slots[r].join.arms && s->slots[r].armed != WEFTI_ARMED_HERE)
+            return;
     s->mend.gathered = false;
     wefti_gather_release_launchers(s);
     for (int32_t r = 0; r < s->taken; r++)
-        if (s->slots[r].dead && !s->slots[r].awaited && !wefti_mend_is_elastic(s))
+        if (s->slots[r].state == WEFTI_SLOT_DEAD && !wefti_mend_is_elastic(s))
             give_up(s, r, refusal(s, r, "it is not started again"));
     wefti_scheduler_take_waiting(s); /* the world may grow */
 }
@@ -311,7 +314,7 @@ void wefti_mend_refused(wefti_scheduler *s, int32_t rank) {
 
 void wefti_mend_hear_out(wefti_scheduler *s, const wefti_end *end) {
     const int32_t seat = s->ranked ? wefti_slot_of_process(s, end->rank) : -1;
-    if (seat < 0 || !s->slots[seat].newcomer || wefti_is_loss(end->code, end->signal)) return;
+    if (seat < 0 || !wefti_is_new(&s->slots[seat]) || wefti_is_loss(end->code, end->signal)) return;
     if (s->slots[seat].client) wefti_client_read(s, s->slots[seat].client);
 }
 
@@ -325,7 +328,7 @@ bool wefti_mend_awaits(wefti_scheduler *s, const wefti_end *end, int starts) {
     if (!wefti_is_loss(end->code, end->signal) && s->slots[seat].refused != starts) return false;
     count_again(s, seat, starts);
     if (s->slots[seat].deaths < starts && m->seats[seat].filled) {
-        if (s->slots[seat].left) return false;
+        if (wefti_has_left(&s->slots[seat])) return false;
         wefti_scheduler_rank_ended_so(s, seat, end);
     } else if (s->slots[seat].deaths < starts) {
         lose_newcomer(s, seat, end);
@@ -423,7 +426,7 @@ weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank, const wefti_frame
     s->whole = generation;
     wefti_go_encode(generation, wefti_restart_used(&s->restarts, wefti_now_ns()), body);
     for (int32_t r = 0; r < s->taken; r++) {
-        s->slots[r].newcomer = false;
+        wefti_slot_happens(&s->slots[r], WEFTI_SLOT_GOES_ON);
         s->slots[r].standing.waiting = false; /* for the rank that died: that is over */
         s->slots[r].standing.since_ns = wefti_now_ns();
         wefti_client_send(s, s->slots[r].client, WEFTI_FRAME_GO, body, sizeof body);

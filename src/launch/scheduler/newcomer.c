@@ -12,7 +12,8 @@
 /* A rank of the same number of a host that lives; -1: none. */
 static int32_t neighbor_of(const wefti_scheduler *s, int32_t rank) {
     for (int32_t r = 0; r < s->taken; r++)
-        if (r != rank && s->slots[r].host == s->slots[rank].host && !s->slots[r].dead) return r;
+        if (r != rank && s->slots[r].host == s->slots[rank].host && !wefti_is_dead(&s->slots[r]))
+            return r;
     return -1;
 }
 
@@ -66,8 +67,8 @@ static void sit_down(wefti_scheduler *s, wefti_client *client, int32_t rank,
     slot->join = *join;
     slot->join.number = slot->number;
     slot->join.generation = s->generation;
-    slot->awaited = slot->dead = slot->partial = false;
-    slot->newcomer = true;
+    wefti_slot_happens(slot, WEFTI_SLOT_FILLS);
+    slot->partial = false;
     slot->later = 0;
     slot->came = 0;
     memcpy(slot->address, client->address, sizeof slot->address);

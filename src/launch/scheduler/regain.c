@@ -19,10 +19,8 @@ static const uint64_t above_all = 1 << 20;
 static wefti_member_slot empty_slot(const wefti_scheduler *s, int32_t number, bool leaves) {
     const int32_t ended = wefti_gather_has_ended(s, number);
     wefti_member_slot slot = {.join = s->slots[0].join,
-                              .armed = true,
-                              .left = leaves,
-                              .in_peace = leaves,
-                              .dead = !leaves,
+                              .armed = WEFTI_ARMED,
+                              .state = leaves ? WEFTI_SLOT_PARTED : WEFTI_SLOT_DEAD,
                               .uncounted = ended == 0,
                               .deaths = ended > 0 ? ended : WEFTI_DEATHS_UNKNOWN};
     slot.join.number = number;
@@ -34,9 +32,9 @@ static wefti_member_slot empty_slot(const wefti_scheduler *s, int32_t number, bo
 static wefti_member_slot filled_slot(const wefti_scheduler *s, int32_t at, const wefti_vote *v) {
     wefti_member_slot slot = s->slots[at];
     const wefti_voter voter = wefti_gather_voter(&slot.join);
-    slot.armed = slot.join.armed;
+    slot.armed = slot.join.armed ? WEFTI_ARMED : WEFTI_ARMED_NOT;
     slot.deaths = slot.join.deaths;
-    slot.newcomer = wefti_vote_rank(v, &voter) < 0;
+    slot.state = wefti_vote_rank(v, &voter) < 0 ? WEFTI_SLOT_NEWCOMER : WEFTI_SLOT_RANK;
     slot.later = v->said && voter.said.generation == v->said ? voter.said.rank + 1 : 0;
     return slot;
 }
@@ -111,9 +109,9 @@ static void count_restarts(wefti_scheduler *s, int32_t earlier) {
         if (!wefti_restart_take(&s->restarts, WEFTI_RESTART_NOBODY, now)) break;
     for (int32_t r = 0; r < s->taken; r++) {
         wefti_member_slot *slot = &s->slots[r];
-        if (slot->client && !slot->newcomer) continue;
+        if (slot->state == WEFTI_SLOT_RANK) continue;
         const bool counts = wefti_restart_take(&s->restarts, slot->number, now);
-        slot->awaited = !slot->client && counts;
+        if (!slot->client && counts) wefti_slot_happens(slot, WEFTI_SLOT_AWAITS);
     }
 }
 
@@ -128,10 +126,10 @@ static weft_status begin_mending(wefti_scheduler *s, bool leaves) {
     wefti_mending_gather(&m->world, s->taken, m->seats, (int64_t)s->own);
     for (int32_t r = 0; r < s->taken; r++) {
         wefti_member_slot *slot = &s->slots[r];
-        m->armed += slot->armed;
+        m->armed += slot->armed != WEFTI_ARMED_NOT;
         if (slot->client) {
             (void)wefti_mending_returned(&m->world, r, (int64_t)slot->join.generation,
-                                         slot->join.mends, slot->newcomer);
+                                         slot->join.mends, wefti_is_new(slot));
             if (slot->join.used > used) used = slot->join.used;
             continue;
         }

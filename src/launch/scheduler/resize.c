@@ -59,7 +59,7 @@ static int32_t count_awaited(const wefti_scheduler *s, int64_t now_ns) {
     const bool waits = waited_ns <= (int64_t)s->mend.elastic.patience_s * 1000000000;
     int32_t awaited = 0;
     for (int32_t r = 0; r < s->taken && waits; r++)
-        awaited += !s->mend.seats[r].filled && s->slots[r].awaited;
+        awaited += !s->mend.seats[r].filled && s->slots[r].state == WEFTI_SLOT_AWAITED;
     return awaited;
 }
 
@@ -93,7 +93,8 @@ static int32_t fitting(const wefti_scheduler *s, int32_t ranks) {
 bool wefti_mend_may_shrink(const wefti_scheduler *s) {
     if (!wefti_mend_is_elastic(s)) return false;
     int32_t stays = -1; /* without the one more */
-    for (int32_t r = 0; r < s->taken; r++) stays += s->mend.seats[r].filled || s->slots[r].awaited;
+    for (int32_t r = 0; r < s->taken; r++)
+        stays += s->mend.seats[r].filled || s->slots[r].state == WEFTI_SLOT_AWAITED;
     return fitting(s, stays) > 0;
 }
 
@@ -248,11 +249,11 @@ bool wefti_mend_goes_on(wefti_scheduler *s, const wefti_end *end) {
     /* The others may have ended well before a process without a seat does. */
     if (s->state == WEFTI_SCHEDULER_LEFT) return seat < 0;
     if (s->state != WEFTI_SCHEDULER_RUNNING) return false;
-    if (seat >= 0 && s->slots[seat].left) return false;
+    if (seat >= 0 && wefti_has_left(&s->slots[seat])) return false;
     if (seat >= 0 && s->mend.seats[seat].filled) {
         wefti_scheduler_rank_ended_so(s, seat, end);
     } else if (seat >= 0) {
-        s->slots[seat].awaited = false;
+        wefti_slot_happens(&s->slots[seat], WEFTI_SLOT_AWAITS_NONE);
         wefti_mend_give_up_seats(s, wefti_now_ns());
     }
     if (s->state != WEFTI_SCHEDULER_RUNNING) return false;
@@ -301,8 +302,8 @@ static void add_slot(wefti_scheduler *s, wefti_client *client, const wefti_join 
     const int64_t now = wefti_now_ns();
     *slot = (wefti_member_slot){.join = *join,
                                 .number = join->number,
-                                .armed = true,
-                                .newcomer = true,
+                                .armed = WEFTI_ARMED,
+                                .state = WEFTI_SLOT_NEWCOMER,
                                 .heard_ns = now,
                                 .standing = {.since_ns = now}};
     memcpy(slot->address, client->address, sizeof slot->address);

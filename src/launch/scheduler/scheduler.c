@@ -341,7 +341,7 @@ bool wefti_scheduler_is_watched(wefti_scheduler *s, int32_t first, int32_t count
 bool wefti_scheduler_has_left(wefti_scheduler *s, int32_t rank) {
     pthread_mutex_lock(&s->lock);
     const int32_t slot = s->ranked ? wefti_slot_of_process(s, rank) : -1;
-    bool left = slot >= 0 && s->slots[slot].in_peace;
+    bool left = slot >= 0 && s->slots[slot].state == WEFTI_SLOT_PARTED;
     pthread_mutex_unlock(&s->lock);
     return left;
 }

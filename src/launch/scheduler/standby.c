@@ -77,7 +77,7 @@ static bool is_heard(const wefti_scheduler *s, const wefti_member_slot *slot) {
  * there. */
 static int32_t place_of(const wefti_scheduler *s, int32_t rank, bool in_later) {
     if (in_later) return s->slots[rank].later - 1;
-    if (s->slots[rank].newcomer) return -1;
+    if (wefti_is_new(&s->slots[rank])) return -1;
     return s->mend.seats ? s->mend.seats[rank].was : rank;
 }
 
@@ -88,9 +88,9 @@ static bool keeps_majority_of(const wefti_scheduler *s, int32_t rank, bool silen
     for (int32_t r = 0; r < s->taken; r++) {
         const wefti_member_slot *slot = &s->slots[r];
         const int32_t place = place_of(s, r, of_later);
-        const bool is_here = slot->client && !slot->dead && is_connected(slot->client) &&
+        const bool is_here = slot->client && !wefti_is_dead(slot) && is_connected(slot->client) &&
                              (!silent || is_heard(s, slot));
-        if (r == rank || place < 0 || !(slot->left || is_here)) continue;
+        if (r == rank || place < 0 || !(wefti_has_left(slot) || is_here)) continue;
         here++;
         has_first = has_first || place == 0;
     }

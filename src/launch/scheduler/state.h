@@ -68,6 +68,27 @@ typedef struct wefti_pace {
     int64_t pace_ns;        /* that a step takes, the last ones above all; 0: not known */
 } wefti_pace;
 
+/* The process of a seat, and what happens to it: slot.c. In order: it runs, has left, is dead. */
+typedef enum wefti_slot_state {
+    WEFTI_SLOT_RANK,
+    WEFTI_SLOT_NEWCOMER,      /* took an empty seat, and its world is not whole yet */
+    WEFTI_SLOT_LEFT,          /* after a failure, of the job or of itself */
+    WEFTI_SLOT_PARTED,        /* left before the job failed */
+    WEFTI_SLOT_NEWCOMER_DIED, /* and has its seat yet */
+    WEFTI_SLOT_DEAD,
+    WEFTI_SLOT_AWAITED /* dead, and another process is being started for the seat */
+} wefti_slot_state;
+typedef enum wefti_slot_event {
+    WEFTI_SLOT_DIES,
+    WEFTI_SLOT_LEAVES,
+    WEFTI_SLOT_PARTS,   /* has left, and nothing has failed */
+    WEFTI_SLOT_EMPTIES, /* the world is mended without it */
+    WEFTI_SLOT_AWAITS,  /* another process follows */
+    WEFTI_SLOT_AWAITS_NONE,
+    WEFTI_SLOT_FILLS,  /* another process comes */
+    WEFTI_SLOT_GOES_ON /* the world is whole */
+} wefti_slot_event;
+
 /* A rank. While the world is forming: a member that waits for its rank, in order of arrival. */
 typedef struct wefti_member_slot {
     wefti_client *client; /* NULL: its connection is closed */
@@ -79,14 +100,15 @@ typedef struct wefti_member_slot {
     int32_t told;      /* the rank that its process has been told last */
     int32_t later;     /* its rank, plus 1, in a world of mend.later_size ranks; 0: none */
     int32_t next_node; /* seats.c: the next seat of its list, plus 1; 0: none */
-    bool left, dead;
-    bool in_peace;    /* it left before the job failed */
-    bool gave_up;     /* it has said that it failed */
+    wefti_slot_state state;
+    enum {
+        WEFTI_ARMED_NOT,
+        WEFTI_ARMED,     /* its world may be mended */
+        WEFTI_ARMED_HERE /* and it has said to this scheduler how */
+    } armed;
+    /* Facts, in any state: */
+    bool gave_up;     /* it has said that it failed, since the last HALT */
     bool partial;     /* has not said all that it has called */
-    bool armed;       /* its world may be mended */
-    bool allows;      /* it has said to this scheduler how */
-    bool newcomer;    /* it took an empty seat, and its world is not whole yet */
-    bool awaited;     /* the seat is empty, and a process is being started for it */
     int deaths;       /* processes that this seat has lost */
     int refused;      /* how many it had lost with the last one that could not take it; 0: none */
     bool uncounted;   /* how many is not known: the scheduler before knew it */
@@ -539,6 +561,18 @@ void wefti_scheduler_abort_text(wefti_scheduler *s, weft_status status, int32_t 
 /* That rank knows the verdict, or has ended. -1, unknown: it is not noted; one that the job does
  * not have: all ranks are. */
 void wefti_scheduler_note_told(wefti_scheduler *s, int32_t rank);
+/* slot.c */
+void wefti_slot_happens(wefti_member_slot *slot, wefti_slot_event event);
+static inline bool wefti_is_dead(const wefti_member_slot *slot) {
+    return slot->state >= WEFTI_SLOT_NEWCOMER_DIED;
+}
+static inline bool wefti_has_left(const wefti_member_slot *slot) {
+    return slot->state == WEFTI_SLOT_LEFT || slot->state == WEFTI_SLOT_PARTED;
+}
+static inline bool wefti_is_new(const wefti_member_slot *slot) {
+    return slot->state == WEFTI_SLOT_NEWCOMER || slot->state == WEFTI_SLOT_NEWCOMER_DIED;
+}
+
 /* WEFT_RANK_NONE before there are ranks. */
 int32_t wefti_slot_rank(const wefti_scheduler *s, int32_t slot);
 /* "rank 3 (process 123 on host 0)" */

@@ -24,7 +24,7 @@ static void end_of(wefti_scheduler *s, int32_t rank, weft_status status, wefti_t
 void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why) {
     if (s->state != WEFTI_SCHEDULER_RUNNING) return; /* a consequence of the verdict */
     wefti_member_slot *slot = &s->slots[rank];
-    slot->dead = true;
+    wefti_slot_happens(slot, WEFTI_SLOT_DIES);
     if (slot->gave_up && !slot->armed && !wefti_again_is_possible(s, rank))
         return; /* it has said why */
     wefti_text text = {0};
@@ -43,7 +43,7 @@ void wefti_scheduler_rank_ended_so(wefti_scheduler *s, int32_t rank, const wefti
 
 void wefti_scheduler_newcomer_failed(wefti_scheduler *s, int32_t rank, const char *why) {
     wefti_text text = {0};
-    s->slots[rank].dead = true;
+    wefti_slot_happens(&s->slots[rank], WEFTI_SLOT_DIES);
     wefti_text_add(&text, "%.3000s; this was before it had taken its seat", why);
     end_of(s, rank, WEFT_E_LOST, &text);
 }
@@ -59,7 +59,7 @@ void wefti_scheduler_goodbye(wefti_scheduler *s) {
 static bool some_stays(wefti_scheduler *s) {
     for (int32_t looked = 0; looked < s->taken; looked++, s->staying++) {
         if (s->staying >= s->taken) s->staying = 0;
-        if (!s->slots[s->staying].left) return true;
+        if (!wefti_has_left(&s->slots[s->staying])) return true;
     }
     return false;
 }
@@ -67,11 +67,12 @@ static bool some_stays(wefti_scheduler *s) {
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank) {
     if (wefti_scheduler_newcomer_left(s, rank)) return;
     if (wefti_mend_phase(s) != WEFTI_MENDING_NOT) wefti_mend_left(s, rank);
-    s->slots[rank].left = true;
+    wefti_slot_happens(&s->slots[rank], WEFTI_SLOT_LEAVES);
     if (wefti_scheduler_awaits_word(s) && (rank == s->blame.reason.failed || !some_stays(s)))
         wefti_scheduler_end_blame(s);
-    s->slots[rank].in_peace = s->state == WEFTI_SCHEDULER_RUNNING && !s->slots[rank].gave_up;
-    if (s->state != WEFTI_SCHEDULER_RUNNING || some_stays(s)) return;
+    if (s->state != WEFTI_SCHEDULER_RUNNING) return;
+    if (!s->slots[rank].gave_up) wefti_slot_happens(&s->slots[rank], WEFTI_SLOT_PARTS);
+    if (some_stays(s)) return;
     wefti_scheduler_compare_all(s);
     if (s->state != WEFTI_SCHEDULER_RUNNING) return;
     wefti_scheduler_goodbye(s);
@@ -83,7 +84,7 @@ void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank) {
 static bool check_silence(wefti_scheduler *s, int64_t now) {
     for (int32_t r = 0; r < s->taken; r++) {
         const wefti_member_slot *slot = &s->slots[r];
-        if (slot->left || slot->dead || now - slot->heard_ns <= s->heartbeat_ns) continue;
+        if (slot->state >= WEFTI_SLOT_LEFT || now - slot->heard_ns <= s->heartbeat_ns) continue;
         wefti_text text = {0};
         wefti_slot_name(s, r, &text);
         wefti_text_add(&text,
@@ -102,7 +103,7 @@ static int32_t longest_wait(const wefti_scheduler *s) {
     int32_t longest = -1;
     for (int32_t r = 0; r < s->taken; r++) {
         const wefti_member_slot *slot = &s->slots[r];
-        if (slot->left || !slot->standing.waiting) continue;
+        if (wefti_has_left(slot) || !slot->standing.waiting) continue;
         if (longest < 0 || slot->standing.since_ns < s->slots[longest].standing.since_ns)
             longest = r;
     }
@@ -123,7 +124,7 @@ static int32_t *find_company(const wefti_scheduler *s) {
     int32_t *sorted = wefti_calloc((size_t)s->taken, sizeof *sorted), waiting = 0;
     int32_t *company = sorted ? wefti_calloc((size_t)s->taken, sizeof *company) : NULL;
     for (int32_t r = 0; company && r < s->taken; r++)
-        if (!s->slots[r].left && s->slots[r].standing.waiting) sorted[waiting++] = r;
+        if (!wefti_has_left(&s->slots[r]) && s->slots[r].standing.waiting) sorted[waiting++] = r;
     if (company) qsort_r(sorted, (size_t)waiting, sizeof *sorted, by_place, s->slots);
     for (int32_t i = 0, end; company && i < waiting; i = end) {
         for (end = i + 1; end < waiting && by_place(&sorted[i], &sorted[end], s->slots) == 0;)
@@ -151,9 +152,9 @@ static suspicion suspect(const wefti_scheduler *s, int64_t now) {
     int32_t *company = find_company(s);
     for (int32_t r = 0; r < s->taken; r++) {
         const wefti_member_slot *slot = &s->slots[r];
-        if (slot->left || !slot->standing.waiting) {
+        if (wefti_has_left(slot) || !slot->standing.waiting) {
             by.computing = true;
-            if (!slot->left && now - slot->standing.since_ns > s->wait_ns / 2)
+            if (!wefti_has_left(slot) && now - slot->standing.since_ns > s->wait_ns / 2)
                 by.since_before = now - s->wait_ns / 2;
             continue;
         }
@@ -176,9 +177,9 @@ static suspicion suspect(const wefti_scheduler *s, int64_t now) {
 
 static bool is_culprit(const wefti_scheduler *s, int32_t r, const suspicion *by) {
     const wefti_member_slot *slot = &s->slots[r];
-    bool computes = slot->left || !slot->standing.waiting;
-    if (by->computing)
-        return computes && (slot->left || slot->standing.since_ns <= by->since_before);
+    const bool left = wefti_has_left(slot);
+    bool computes = left || !slot->standing.waiting;
+    if (by->computing) return computes && (left || slot->standing.since_ns <= by->since_before);
     if (by->elsewhere) return !same_transfer(slot, &s->slots[by->place]);
     return by->behind && slot->standing.done < by->ahead;
 }
@@ -194,8 +195,8 @@ static void accuse(wefti_scheduler *s, int32_t victim, int64_t now) {
         wefti_text_add(&text, named > 1 ? "; " : "");
         wefti_slot_name(s, r, &text);
         wefti_text_add(&text, " keeps the others waiting: it %s",
-                       s->slots[r].left ? "has left" : "is ");
-        if (!s->slots[r].left) wefti_slot_describe(&s->slots[r], now, &text);
+                       wefti_has_left(&s->slots[r]) ? "has left" : "is ");
+        if (!wefti_has_left(&s->slots[r])) wefti_slot_describe(&s->slots[r], now, &text);
     }
     if (named > NAMED) wefti_text_add(&text, "; and %d more", named - NAMED);
     wefti_text_add(&text, named ? ", while " : "no rank gets on, and none is behind the others: ");
@@ -212,8 +213,8 @@ static bool deserted(const wefti_scheduler *s) {
     bool left = false;
     for (int32_t r = 0; r < s->taken; r++) {
         const wefti_member_slot *slot = &s->slots[r];
-        left = left || slot->left;
-        if (slot->left) continue;
+        left = left || wefti_has_left(slot);
+        if (wefti_has_left(slot)) continue;
         const wefti_standing *standing = &slot->standing;
         int64_t since =
             standing->since_ns > standing->moved_ns ? standing->since_ns : standing->moved_ns;
