@@ -79,7 +79,19 @@ typedef struct question {
 
 /* A clock that ticks when it is asked: since the last search began, and the limit, 0: none. */
 static int64_t asked, ticks;
-static int copies = 1; /* of each microbatch */
+static int copies = 1;      /* of each microbatch */
+static int first_of_second; /* block that begins the second stage; 0: the search decides */
+
+static void set_stages(weft_plan *settings) {
+    char name[16];
+    if (!first_of_second) return;
+    ASSERT_OK(weft_plan_stage(settings, "embed", 0));
+    ASSERT_OK(weft_plan_stage(settings, "head", 1));
+    for (int k = 0; k < 6; k++) {
+        (void)snprintf(name, sizeof name, "h.%d", k);
+        ASSERT_OK(weft_plan_stage(settings, name, k >= first_of_second));
+    }
+}
 
 static double next_tick(void *clock) {
     (void)clock;
@@ -106,6 +118,7 @@ static weft_status ask(source *s, const question *q, wefti_joint_answer *out) {
     weft_plan *settings;
     ASSERT_OK(weft_plan_create(q->devices, &settings));
     ASSERT_OK(weft_plan_copies(settings, copies));
+    set_stages(settings);
     if (wefti_model_find(q->machine, &machine) < 0) fail_msg("%s", weft_error_message());
     wefti_joint_problem p = {
         .source = {.context = s, .model = find_model, .config = &s->config, .batch = q->batch},
@@ -425,6 +438,30 @@ static void copies_of_the_job_are_kept(void **state) {
     source_free(&m);
 }
 
+/* The search keeps stages that the job sets, and says in which stage cells are. */
+static void stages_of_the_job_are_kept(void **state) {
+    (void)state;
+    source m = {.dtype = WEFT_F32, .config = language(WEFT_FAMILY_GPT2, 6, 64, 512, 32)};
+    const question q = {machine(2, 1, 1e9, 1e9), "pp=2 microbatches=4", 2, 8, 0, 20};
+    for (first_of_second = 1; first_of_second < 6; first_of_second++) {
+        wefti_joint_answer a = answered(&m, &q);
+        for (int k = 0; k < a.cells.count; k++) {
+            const weft_cell_report *cell = &a.cells.cells[k];
+            if (!strcmp(cell->name, "head")) assert_int_equal(cell->first_stage, 1);
+            if (!strcmp(cell->name, "embed")) assert_int_equal(cell->last_stage, 0);
+        }
+        for (int k = 0; k < 6; k++) {
+            char name[16];
+            (void)snprintf(name, sizeof name, "h.%d", k);
+            assert_int_equal(wefti_plan_stage(a.plan, name), k >= first_of_second);
+        }
+        assert_true(a.lower_bound_seconds <= a.prediction->step_seconds);
+        wefti_joint_answer_free(&a);
+    }
+    first_of_second = 0;
+    source_free(&m);
+}
+
 static void experts_are_shared_out(void **state) {
     (void)state;
     source m = {.dtype = WEFT_BF16, .config = language(WEFT_FAMILY_MIXTRAL, 4, 128, 256, 64)};
@@ -635,6 +672,7 @@ int main(void) {
         cmocka_unit_test(stages_across_slow_links),
         cmocka_unit_test(tensors_on_fast_links),
         cmocka_unit_test(copies_of_the_job_are_kept),
+        cmocka_unit_test(stages_of_the_job_are_kept),
         cmocka_unit_test(experts_are_shared_out),
         cmocka_unit_test(uneven_machines_have_plans),
         cmocka_unit_test(cells_are_described),

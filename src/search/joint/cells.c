@@ -148,7 +148,7 @@ weft_status wefti_joint_cells_find(wefti_joint *j, const wefti_degrees *d, const
     WEFT_TRY(wefti_joint_work_find(j, d, &work));
     if (!work->legal) return WEFT_OK;
     WEFT_NEW_ARRAY(part_of, int32_t, calls + 1);
-    bool divided = parts == 1 || wefti_joint_divide(&j->shape, work, parts, part_of);
+    bool divided = parts == 1 || wefti_joint_divide(j, work, parts, part_of);
     weft_status status = WEFT_OK;
     for (int32_t k = 0; k < calls && divided && status >= 0; k++) {
         int32_t stage = 0, chunk = 0;

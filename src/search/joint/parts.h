@@ -232,6 +232,10 @@ static inline int64_t wefti_joint_samples(const wefti_joint *j, const wefti_degr
 static inline bool wefti_joint_alternates(const wefti_joint *j) {
     return j->problem->settings->copies > 1;
 }
+/* Whether the user's rules, and not the search, divide the calls of a candidate into stages. */
+static inline bool wefti_joint_rules(const wefti_joint *j, const wefti_degrees *d) {
+    return d->stages > 1 && j->problem->settings->pipeline.rule_count > 0;
+}
 /* What a program costs to build, in programs for few devices: regions of all members of groups, and
  * the rings of split sequences. Routes count apart. */
 static inline double wefti_joint_effort(const wefti_degrees *d) {
@@ -270,7 +274,7 @@ static inline int32_t wefti_joint_short_call(const wefti_joint_shape *s, int32_t
     return call < s->middle + s->copies ? s->middle : call - s->copies + 1;
 }
 /* Divides the calls into parts of nearly equal time: part_of[calls]. False: too few calls. */
-bool wefti_joint_divide(const wefti_joint_shape *shape, const wefti_joint_work *work, int32_t parts,
+bool wefti_joint_divide(const wefti_joint *j, const wefti_joint_work *work, int32_t parts,
                         int32_t *part_of);
 /* `state` NULL: not known yet; then the bound of bytes is 0. */
 weft_status wefti_joint_bound_of(const wefti_joint *j, const wefti_degrees *degrees,

@@ -253,7 +253,7 @@ weft_status wefti_joint_parts_of(wefti_joint_branch *s, const wefti_degrees *d, 
     if (d->stages == 1) return WEFT_OK;
     WEFT_TRY(wefti_joint_work_find(&s->j, d, &work));
     WEFT_NEW_ARRAY(*out, int32_t, wefti_joint_calls(&s->j.shape) + 1);
-    (void)wefti_joint_divide(&s->j.shape, work, d->stages * d->chunks, *out);
+    (void)wefti_joint_divide(&s->j, work, d->stages * d->chunks, *out);
     return WEFT_OK;
 }
 

@@ -48,7 +48,7 @@ weft_status wefti_joint_bound_drawn(wefti_joint_branch *s, const wefti_degrees *
 bool wefti_joint_is_certain(const wefti_joint *j, const wefti_degrees *d) {
     const bool apart = d->stages > 1 && wefti_schedule_splits(d->schedule);
     const bool splits = d->tensor * d->context * d->expert > 1;
-    if (wefti_joint_alternates(j)) return false;
+    if (wefti_joint_alternates(j) || wefti_joint_rules(j, d)) return false;
     return !apart || !splits || !j->problem->machine->device.units.source;
 }
 

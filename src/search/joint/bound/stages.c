@@ -53,10 +53,24 @@ static bool fill(const divide *d, double limit, int32_t *part_of) {
     return part == d->parts - 1;
 }
 
-bool wefti_joint_divide(const wefti_joint_shape *shape, const wefti_joint_work *work, int32_t parts,
+/* The user's rules, if they name the part of each call. */
+static bool divide_by_rules(const wefti_joint *j, int32_t parts, int32_t *part_of) {
+    const int32_t calls = wefti_joint_calls(&j->shape);
+    bool whole = j->problem->settings->pipeline.rule_count > 0;
+    for (int32_t k = 0; k < calls && whole; k++) {
+        char name[256];
+        part_of[k] =
+            wefti_plan_stage(j->problem->settings, wefti_joint_call_name(&j->shape, k, name));
+        whole = part_of[k] >= 0 && part_of[k] < parts;
+    }
+    return whole;
+}
+
+bool wefti_joint_divide(const wefti_joint *j, const wefti_joint_work *work, int32_t parts,
                         int32_t *part_of) {
-    const divide d = {shape, work, wefti_joint_calls(shape), parts};
+    const divide d = {&j->shape, work, wefti_joint_calls(&j->shape), parts};
     double low = 0, high = 0;
+    if (divide_by_rules(j, parts, part_of)) return true;
     if (d.calls < parts) return false;
     for (int32_t k = 0; k < d.calls; k++) high += call_cost(&d, k);
     high *= 1 + 1e-9;
@@ -232,7 +246,7 @@ static void add_stage(const wefti_joint *j, const wefti_degrees *d, const wefti_
     const double left = (d->chunks > 1 ? d->stages : 1) * s->backward;
     seconds = wefti_larger(seconds, before + m * (s->forward + s->backward) - left + x.last);
     out->seconds = wefti_larger(out->seconds, seconds);
-    const double bytes = state ? stage_bytes(d, s, stage) : 0;
+    const double bytes = state && !wefti_joint_rules(j, d) ? stage_bytes(d, s, stage) : 0;
     if (bytes > out->bytes) {
         out->bytes = bytes;
         out->stage = stage;
@@ -247,7 +261,7 @@ static weft_status sum_stages(const wefti_joint *j, const wefti_degrees *d,
     if (parts == 1)
         memset(part_of, 0, (size_t)calls * sizeof *part_of);
     else
-        *out_divided = wefti_joint_divide(&j->shape, work, parts, part_of);
+        *out_divided = wefti_joint_divide(j, work, parts, part_of);
     for (int32_t k = 0; *out_divided && k < calls; k++) {
         int32_t stage = 0, chunk = 0;
         if (parts > 1) wefti_schedule_place(d->schedule, d->stages, part_of[k], &stage, &chunk);
