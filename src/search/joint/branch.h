@@ -41,6 +41,7 @@ typedef struct wefti_joint_item {
     bool retried;   /* the candidate with more recomputation is open as well */
     bool waits;     /* seldom better than another mode of recomputation: taken by its bound only */
     bool corrected; /* the guess is, by a walk of the same split */
+    bool sized;     /* `about` is corrected, by walks of the same mesh */
     bool taken;
 } wefti_joint_item;
 
@@ -49,6 +50,12 @@ typedef struct wefti_joint_correction {
     wefti_degrees degrees;
     double ratio, missing; /* seconds / guess, and seconds - guess */
 } wefti_joint_correction;
+
+/* How much larger than guessed a plan was that did not fit. */
+typedef struct wefti_joint_size {
+    wefti_degrees degrees;
+    double ratio; /* bytes / guess */
+} wefti_joint_size;
 
 /* Orders of what is open. WEFTI_JOINT_BY_BYTES: while nothing that is likely to fit is known.
  * WEFTI_JOINT_FIRST_PLAN: by guess, but what is known better comes first unless it is far longer;
@@ -82,6 +89,8 @@ typedef struct wefti_joint_branch {
     int64_t past_count, past_cap;
     wefti_joint_correction *corrections;
     int64_t correction_count, correction_cap;
+    wefti_joint_size *sizes;
+    int64_t size_count, size_cap;
     int64_t count;                        /* items that have not been taken */
     double ideal_forward, ideal_backward; /* of products of one sample on one device */
     double ratio;                         /* the best step may be so much longer than the bound */
@@ -245,6 +254,8 @@ weft_status wefti_joint_graph_of(wefti_joint_branch *s, const wefti_degrees *d, 
 void wefti_joint_note_bounded(wefti_joint_branch *s, const wefti_degrees *d, double bytes);
 /* The factor that the guess of a candidate needs, 1: nothing is known. */
 double wefti_joint_correction_for(const wefti_joint_branch *s, const wefti_joint_item *x);
+/* The factor that the guess of a candidate's bytes needs, at least; 1: nothing is known. */
+double wefti_joint_size_for(const wefti_joint_branch *s, const wefti_joint_item *x);
 bool wefti_joint_same_split(const wefti_degrees *a, const wefti_degrees *b);
 /* Whether the candidate has been walked. */
 bool wefti_joint_is_past(const wefti_joint_branch *s, const wefti_degrees *d);

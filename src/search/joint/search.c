@@ -231,7 +231,7 @@ static weft_status draw(wefti_joint_branch *s, const wefti_joint_item *x) {
     const double about = wefti_joint_least_of_levels(s, &b);
     const wefti_joint_fitting fitting = wefti_joint_fitting_of(s, about);
     wefti_joint_item drawn = *x;
-    if (about > 0) drawn.about = about;
+    if (about > 0) drawn.about = about, drawn.sized = false;
     drawn.kind = WEFTI_JOINT_DRAWN, drawn.bound = bound, drawn.taken = false;
     drawn.guess = fitting == WEFTI_JOINT_TOO_LARGE ? INFINITY : x->guess;
     drawn.tight = fitting == WEFTI_JOINT_TIGHT;
@@ -318,6 +318,21 @@ static weft_status least_guess(wefti_joint_branch *s, int64_t *out) {
     return WEFT_OK;
 }
 
+/* The open item that needs least memory, as plans that did not fit tell of their mesh; -1: none. */
+static weft_status least_of_bytes(wefti_joint_branch *s, int64_t *out) {
+    for (;;) {
+        *out = wefti_joint_first_of(s, WEFTI_JOINT_BY_BYTES);
+        if (*out < 0) return WEFT_OK;
+        wefti_joint_item *x = &s->items[*out];
+        const double larger = wefti_joint_size_for(s, x);
+        if (larger == 1) return WEFT_OK;
+        wefti_joint_remove_first(s, WEFTI_JOINT_BY_BYTES);
+        x->about *= larger;
+        x->sized = true;
+        WEFT_TRY(wefti_joint_insert(s, WEFTI_JOINT_BY_BYTES, x->number));
+    }
+}
+
 /* A plain plan first, or what needs least memory if nothing is likely to fit. By guess until a few
  * walks in turn have found no better plan; then by bound. */
 static weft_status next_of(wefti_joint_branch *s, int64_t *out) {
@@ -325,8 +340,7 @@ static weft_status next_of(wefti_joint_branch *s, int64_t *out) {
     if (s->out->prediction && s->out->evaluations - s->found >= FRUITLESS) s->guessing = false;
     if (s->guessing && !s->out->prediction) *out = wefti_joint_first_of(s, WEFTI_JOINT_FIRST_PLAN);
     if (s->guessing && *out < 0) WEFT_TRY(least_guess(s, out));
-    if (s->guessing && *out < 0 && !s->out->prediction)
-        *out = wefti_joint_first_of(s, WEFTI_JOINT_BY_BYTES);
+    if (s->guessing && *out < 0 && !s->out->prediction) WEFT_TRY(least_of_bytes(s, out));
     s->guessing = *out >= 0;
     if (*out < 0) *out = wefti_joint_first_of(s, WEFTI_JOINT_BY_BOUND);
     return WEFT_OK;
@@ -476,6 +490,7 @@ void wefti_joint_end(wefti_joint_branch *s) {
     wefti_free(s->items);
     wefti_free(s->past);
     wefti_free(s->corrections);
+    wefti_free(s->sizes);
     for (int k = 0; k < WEFTI_JOINT_ORDERS; k++) wefti_free(s->heaps[k].at);
     wefti_free(s->j.works);
     for (int64_t i = 0; i < s->j.line_count; i++) wefti_free(s->j.lines[i].products);

@@ -197,6 +197,23 @@ double wefti_joint_correction_for(const wefti_joint_branch *s, const wefti_joint
     return factor > 1 ? factor : others;
 }
 
+/* Stages are not as alike as guesses take them, in all candidates of a mesh. */
+double wefti_joint_size_for(const wefti_joint_branch *s, const wefti_joint_item *x) {
+    double least = INFINITY;
+    for (int64_t i = 0; i < s->size_count && !x->sized; i++)
+        if (same_mesh(&s->sizes[i].degrees, &x->degrees))
+            least = wefti_smaller(least, s->sizes[i].ratio);
+    return isfinite(least) ? least : 1;
+}
+
+/* After a walk that did not fit. */
+static weft_status note_size(wefti_joint_branch *s, const wefti_joint_item *x, double bytes) {
+    if (s->out->prediction || x->sized || !(x->about > 0 && bytes > x->about)) return WEFT_OK;
+    WEFT_TRY(WEFT_GROW(s->sizes, s->size_count, s->size_cap));
+    s->sizes[s->size_count++] = (wefti_joint_size){x->degrees, bytes / x->about};
+    return WEFT_OK;
+}
+
 static wefti_joint_correction *known_correction(wefti_joint_branch *s, const wefti_degrees *d) {
     for (int64_t i = 0; i < s->correction_count; i++)
         if (s->corrections[i].degrees.level == d->level &&
@@ -225,9 +242,10 @@ static weft_status correct(wefti_joint_branch *s, const wefti_joint_item *x, dou
 static weft_status note_walk(wefti_joint_branch *s, const wefti_degrees *d,
                              const wefti_joint_item *bounds, weft_plan *plan, weft_prediction *x) {
     int32_t rank;
-    const weft_status corrected = bounds ? correct(s, bounds, x->step_seconds) : WEFT_OK;
+    weft_status corrected = bounds ? correct(s, bounds, x->step_seconds) : WEFT_OK;
     const double bytes = bytes_of(x, &rank);
     const bool fits = bytes <= (double)s->j.limit;
+    if (corrected >= 0 && bounds && !fits) corrected = note_size(s, bounds, bytes);
     s->fits = fits;
     if (!fits) note_walked(s, d, bytes, rank);
     keep_walked(s->out, &(wefti_joint_walked){*d, x->step_seconds, (int64_t)bytes, fits});
