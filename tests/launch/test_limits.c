@@ -92,7 +92,7 @@ static void release_full(wefti_scheduler *s) {
 
 static void ranks_many(void **state) {
     (void)state;
-    wefti_client client = {.gone = true};
+    wefti_client client = {.state = WEFTI_CLIENT_GONE};
     wefti_scheduler *s = full(&client);
     assert_int_equal(wefti_scheduler_rank(s), WEFT_OK);
     for (int32_t r = 0; r < LIMIT_RANKS; r++) {
@@ -151,7 +151,7 @@ static void finds_seats(void **state) {
 /* Entries in falling and rising order of ranks: the answer comes with the last, and has all. */
 static void gathers_many(void **state) {
     (void)state;
-    wefti_client client = {.gone = true};
+    wefti_client client = {.state = WEFTI_CLIENT_GONE};
     wefti_scheduler *s = full(&client);
     s->state = WEFTI_SCHEDULER_RUNNING;
     for (uint64_t number = 1; number <= 2; number++)
@@ -177,7 +177,7 @@ static void gathers_many(void **state) {
 /* The world is left with its last rank, in whatever order they leave. */
 static void leaves_many(void **state) {
     (void)state;
-    wefti_client client = {.gone = true};
+    wefti_client client = {.state = WEFTI_CLIENT_GONE};
     for (int turn = 0; turn < 2; turn++) {
         wefti_scheduler *s = full(&client);
         s->state = WEFTI_SCHEDULER_RUNNING;

@@ -7,7 +7,7 @@
 #include "launch/scheduler/state.h"
 
 static bool adds(const wefti_scheduler *s, const wefti_client *c) {
-    return c->keeps && !c->gone && !c->ending && c->watch.first >= s->options.size;
+    return c->keeps && c->state == WEFTI_CLIENT_OPEN && c->watch.first >= s->options.size;
 }
 
 /* Seats of processes that other launchers add, and that have not come yet. */
@@ -94,7 +94,7 @@ static void come_back(wefti_scheduler *s, wefti_client *c) {
     }
     c->watch = c->keep.seats;
     count_coming(s, c);
-    c->keeps = wefti_keep_say(s, c);
+    wefti_keep_say(s, c);
 }
 
 bool wefti_add_knows(wefti_scheduler *s, const wefti_keep *keep) {
@@ -125,7 +125,7 @@ void wefti_add_try(wefti_scheduler *s, wefti_client *c) {
     c->watch = (wefti_span){s->numbers, c->keep.seats.count};
     c->coming = c->watch.count;
     s->numbers += c->watch.count;
-    c->keeps = wefti_keep_say(s, c);
+    wefti_keep_say(s, c);
 }
 
 void wefti_add_came(wefti_scheduler *s, int32_t number) {

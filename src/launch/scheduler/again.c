@@ -35,8 +35,7 @@ static void forget_world(wefti_scheduler *s) {
         s->slots[i] = (wefti_member_slot){0};
         if (!client) continue;
         client->slot = -1;
-        client->ending = true;
-        client->since_ns = now;
+        wefti_client_end(client);
     }
     wefti_scheduler_forget_parted(s);
     wefti_mend_end(s);
@@ -120,7 +119,7 @@ static void tell_ranks(wefti_scheduler *s, int32_t rank, const char *text) {
 static void tell_launchers(wefti_scheduler *s) {
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (c->keeps && !c->gone) c->keeps = wefti_keep_say(s, c);
+        if (c->keeps && c->state < WEFTI_CLIENT_GONE) wefti_keep_say(s, c);
     }
 }
 

@@ -50,7 +50,7 @@ static void dismiss_launcher(wefti_scheduler *s, uint64_t launcher) {
         if (s->keeper[r] == launcher) s->keeper[r] = 0;
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (!c->gone && !c->ending && c->launcher.launcher == launcher)
+        if (c->state == WEFTI_CLIENT_OPEN && c->launcher.launcher == launcher)
             refuse_launcher(s, c, a->refusal);
     }
 }

@@ -19,7 +19,8 @@ static const int64_t stranger_ns = 10000000000; /* time for the handshake and JO
 static const int64_t ending_ns = 1000000000;    /* time to write the last message */
 
 static void end(wefti_scheduler *s, wefti_client *client) {
-    client->gone = s->some_gone = true;
+    client->state = WEFTI_CLIENT_GONE;
+    s->some_gone = true;
     wefti_free(client->next);
     client->next = NULL;
     wefti_identity_free(&client->identity);
@@ -38,7 +39,7 @@ static bool dies(wefti_scheduler *s, wefti_frame_kind kind) {
     s->state = WEFTI_SCHEDULER_LEFT;
     s->stopping = true;
     for (int64_t i = 0; i < s->client_count; i++)
-        if (!s->clients[i]->gone) end(s, s->clients[i]);
+        if (s->clients[i]->state != WEFTI_CLIENT_GONE) end(s, s->clients[i]);
     return true;
 }
 
@@ -49,7 +50,8 @@ static void make_way(wefti_scheduler *s) {
     if (s->client_count - s->taken < STRANGERS + s->options.size) return;
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (c->slot >= 0 || c->gone || c->watch.count > 0 || c->next) continue;
+        if (c->slot >= 0 || c->state == WEFTI_CLIENT_GONE || c->watch.count > 0 || c->next)
+            continue;
         strangers++;
         if (!oldest || c->since_ns < oldest->since_ns) oldest = c;
     }
@@ -108,13 +110,18 @@ static void want_write(wefti_scheduler *s, wefti_client *c) {
 /* A broken connection is noticed where it is read, where a member's fate is decided. */
 void wefti_client_send(wefti_scheduler *s, wefti_client *c, wefti_frame_kind kind, const void *body,
                        size_t bytes) {
-    if (c->gone || c->ending || dies(s, kind)) return;
+    if (c->state != WEFTI_CLIENT_OPEN || dies(s, kind)) return;
     if (wefti_wire_send(&c->link, kind, body, bytes, NULL, 0) >= 0) want_write(s, c);
 }
 void wefti_client_send_shared(wefti_scheduler *s, wefti_client *c, wefti_frame_kind kind,
                               wefti_shared_body *block) {
-    if (c->gone || c->ending || dies(s, kind)) return;
+    if (c->state != WEFTI_CLIENT_OPEN || dies(s, kind)) return;
     if (wefti_wire_send_shared(&c->link, kind, block) >= 0) want_write(s, c);
+}
+
+void wefti_client_end(wefti_client *c) {
+    if (c->state == WEFTI_CLIENT_OPEN) c->state = WEFTI_CLIENT_ENDS;
+    c->since_ns = wefti_now_ns();
 }
 
 void wefti_client_refuse(wefti_scheduler *s, wefti_client *c, weft_status status, int32_t failed,
@@ -128,8 +135,7 @@ void wefti_client_refuse(wefti_scheduler *s, wefti_client *c, weft_status status
     wefti_client_send(s, c, WEFTI_FRAME_REFUSED, body,
                       wefti_abort_reason_encode(status, failed, text, body));
     c->slot = -1;
-    c->ending = true;
-    c->since_ns = wefti_now_ns();
+    wefti_client_end(c);
 }
 
 void wefti_client_lost(wefti_scheduler *s, wefti_client *c, const char *why) {
@@ -194,8 +200,7 @@ static weft_status ended(wefti_scheduler *s, wefti_client *c, const wefti_frame 
     if (!wefti_keep_owns(s, c, end.rank)) return WEFT_OK;
     wefti_scheduler_rank_ended(s, &end);
     wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
-    c->ending = true;
-    c->since_ns = wefti_now_ns();
+    wefti_client_end(c);
     return WEFT_OK;
 }
 
@@ -278,7 +283,7 @@ static weft_status handle_member(wefti_scheduler *s, wefti_client *c, const weft
 
 static weft_status handle_frame(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
     if (dies(s, frame->kind)) return WEFT_OK;
-    if (c->ending) return WEFT_OK; /* it has not read yet that nobody listens */
+    if (c->state == WEFTI_CLIENT_ENDS) return WEFT_OK; /* it has not read yet that nobody listens */
     if (c->slot >= 0) return handle_member(s, c, frame);
     WEFT_REQUIRE(!c->next, WEFT_E_CORRUPT, "a message of kind %d between two worlds",
                  (int)frame->kind);
@@ -304,23 +309,26 @@ static weft_status handle_frame(wefti_scheduler *s, wefti_client *c, const wefti
 
 void wefti_client_read(wefti_scheduler *s, wefti_client *c) {
     weft_status status = WEFT_OK;
-    for (int turn = 0; turn < TURNS && status == WEFT_OK && !c->gone; turn++) {
+    for (int turn = 0; turn < TURNS && status == WEFT_OK && c->state < WEFTI_CLIENT_GONE; turn++) {
         status = wefti_wire_fill(&c->link);
         if (status != WEFT_OK) break;
         wefti_frame frame;
-        while (!c->gone && (status = wefti_wire_next(&c->link, &frame)) == WEFT_OK)
+        while (c->state < WEFTI_CLIENT_GONE &&
+               (status = wefti_wire_next(&c->link, &frame)) == WEFT_OK)
             if ((status = handle_frame(s, c, &frame)) < 0) break;
         if (status == WEFT_PENDING) status = WEFT_OK;
     }
-    if (status < 0 && !c->gone) wefti_client_lost(s, c, weft_error_message());
+    if (status < 0 && c->state < WEFTI_CLIENT_GONE) wefti_client_lost(s, c, weft_error_message());
 }
 
 void wefti_client_expire(wefti_scheduler *s, int64_t now_ns) {
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (c->gone || c->slot >= 0 || c->next || (c->watch.count > 0 && !c->ending)) continue;
-        bool written = c->ending && !wefti_wire_wants_to_write(&c->link);
-        if (written || now_ns - c->since_ns > (c->ending ? ending_ns : stranger_ns)) end(s, c);
+        const bool ends = c->state == WEFTI_CLIENT_ENDS;
+        if (c->state == WEFTI_CLIENT_GONE || c->slot >= 0 || c->next) continue;
+        if (c->watch.count > 0 && !ends) continue;
+        bool written = ends && !wefti_wire_wants_to_write(&c->link);
+        if (written || now_ns - c->since_ns > (ends ? ending_ns : stranger_ns)) end(s, c);
     }
 }
 
@@ -329,7 +337,7 @@ void wefti_scheduler_sweep(wefti_scheduler *s) {
     if (!s->some_gone) return;
     s->some_gone = false;
     for (int64_t i = 0; i < s->client_count; i++) {
-        if (s->clients[i]->gone)
+        if (s->clients[i]->state == WEFTI_CLIENT_GONE)
             wefti_free(s->clients[i]);
         else
             s->clients[kept++] = s->clients[i];

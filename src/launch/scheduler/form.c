@@ -298,7 +298,7 @@ void wefti_scheduler_take_waiting(wefti_scheduler *s) {
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *client = s->clients[i];
         wefti_join *join = client->next;
-        if (!join || client->gone) continue;
+        if (!join || client->state == WEFTI_CLIENT_GONE) continue;
         client->next = NULL;
         wefti_scheduler_take_in(s, client, join);
         wefti_free(join);

@@ -158,7 +158,8 @@ int32_t wefti_gather_has_ended(const wefti_scheduler *s, int32_t number) {
 void wefti_gather_release_launchers(wefti_scheduler *s) {
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (c->unanswered && !c->gone) wefti_client_drop(s, c); /* it calls and asks again */
+        if (c->unanswered && c->state < WEFTI_CLIENT_GONE)
+            wefti_client_drop(s, c); /* it calls and asks again */
     }
 }
 

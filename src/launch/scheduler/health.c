@@ -78,7 +78,6 @@ weft_status wefti_scheduler_tell_health(wefti_scheduler *s, wefti_client *client
     WEFT_TRY(status);
     wefti_client_send(s, client, WEFTI_FRAME_STATE, body, bytes);
     wefti_free(body);
-    client->ending = true;
-    client->since_ns = now;
+    wefti_client_end(client);
     return WEFT_OK;
 }

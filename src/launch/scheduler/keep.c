@@ -23,7 +23,7 @@ static bool has(const wefti_span *span, int32_t number) {
 static bool is_here(const wefti_scheduler *s, uint64_t launcher) {
     for (int64_t i = 0; i < s->client_count; i++) {
         const wefti_client *c = s->clients[i];
-        if (c->gone || c->ending) continue;
+        if (c->state != WEFTI_CLIENT_OPEN) continue;
         if (c->keep.launcher == launcher || c->launcher.launcher == launcher) return true;
     }
     return false;
@@ -43,7 +43,7 @@ static bool has_process(const wefti_scheduler *s, int32_t rank) {
 static const wefti_client *connection_of(const wefti_scheduler *s, uint64_t launcher) {
     for (int64_t i = 0; i < s->client_count; i++) {
         const wefti_client *c = s->clients[i];
-        if (!c->gone && !c->ending && c->launcher.launcher == launcher) return c;
+        if (c->state == WEFTI_CLIENT_OPEN && c->launcher.launcher == launcher) return c;
     }
     return NULL;
 }
@@ -140,18 +140,18 @@ static weft_status say_seats(wefti_scheduler *s, wefti_client *c) {
     return WEFT_OK;
 }
 
-bool wefti_keep_say(wefti_scheduler *s, wefti_client *c) {
-    return say_seats(s, c) >= 0;
+/* Without memory it goes without its seats, and the time for joining ends that. */
+void wefti_keep_say(wefti_scheduler *s, wefti_client *c) {
+    c->keeps = say_seats(s, c) >= 0;
 }
 
-/* Without memory it goes without its seats, and the time for joining ends that. */
 static void give(wefti_scheduler *s, wefti_client *c, const wefti_span *seats) {
     c->watch = *seats;
     for (int32_t r = seats->first; r < seats->first + seats->count; r++) {
         s->keeper[r] = c->keep.launcher;
         s->called[r] = true;
     }
-    c->keeps = say_seats(s, c) >= 0;
+    wefti_keep_say(s, c);
 }
 
 /* The number of the host of an empty seat that no launcher has asked for. It was of a launcher that
@@ -198,7 +198,7 @@ static bool find_lost(const wefti_scheduler *s, const wefti_keep *by, wefti_span
 static wefti_client *find_spare(const wefti_scheduler *s, const wefti_span *seats) {
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (c->gone || c->ending || c->keeps || !c->keep.launcher) continue;
+        if (c->state != WEFTI_CLIENT_OPEN || c->keeps || !c->keep.launcher) continue;
         if (c->keep.seats.first == WEFTI_SEATS_OF_LOST && c->keep.seats.count >= seats->count)
             return c;
     }
@@ -290,7 +290,7 @@ weft_status wefti_keep_ask(wefti_scheduler *s, wefti_client *c, const wefti_fram
         /* A launcher without ranks, which says no WATCH, hears that this scheduler has its job. */
         if (c->watch.count == 0 || seats->first < 0)
             wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
-        c->earlier = keep.again && !known;
+        c->keep.again = keep.again && !known;
         c->watch = *seats;
         if (s->is_over) wefti_client_tell_over(s);
         try_to_give(s, c);
@@ -302,7 +302,7 @@ weft_status wefti_keep_ask(wefti_scheduler *s, wefti_client *c, const wefti_fram
 static bool is_of_earlier(const wefti_scheduler *s, const wefti_client *c) {
     const bool forms = s->state == WEFTI_SCHEDULER_FORMING;
     if (s->state == WEFTI_SCHEDULER_RUNNING && s->mend.gathered) return true;
-    return forms && (c->keep.launcher ? c->earlier : !c->keeps); /* another one has let it ask */
+    return forms && (c->keep.launcher ? c->keep.again : !c->keeps); /* another one has let it ask */
 }
 
 wefti_again wefti_keep_answer(wefti_scheduler *s, const wefti_end *end, int starts) {
@@ -342,7 +342,7 @@ void wefti_keep_tell(wefti_scheduler *s, int32_t rank) {
     const int32_t number = s->slots[rank].number;
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (c->keeps && !c->gone && is_its(s, c, number)) c->keeps = say_seats(s, c) >= 0;
+        if (c->keeps && c->state < WEFTI_CLIENT_GONE && is_its(s, c, number)) wefti_keep_say(s, c);
     }
 }
 
@@ -358,10 +358,10 @@ void wefti_keep_check(wefti_scheduler *s) {
                          s->mend.armed >= s->taken && !s->mend.gathered;
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (c->keeps || c->gone || c->ending) continue;
+        if (c->keeps || c->state != WEFTI_CLIENT_OPEN) continue;
         if (c->keep.launcher)
             try_to_give(s, c);
         else if (shrinks && only_watches(s, c))
-            c->keeps = say_seats(s, c) >= 0;
+            wefti_keep_say(s, c);
     }
 }

@@ -277,8 +277,8 @@ static bool fits_world(wefti_scheduler *s, wefti_client *client, const wefti_joi
 }
 
 static bool waits(const wefti_scheduler *s, const wefti_client *c) {
-    return c->next && !c->gone && !c->next->whole.generation && c->next->number >= 0 &&
-           wefti_slot_of_process(s, c->next->number) < 0;
+    return c->next && c->state < WEFTI_CLIENT_GONE && !c->next->whole.generation &&
+           c->next->number >= 0 && wefti_slot_of_process(s, c->next->number) < 0;
 }
 
 /* With those that wait, and one more process: how many of them get seats. */

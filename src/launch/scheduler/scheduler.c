@@ -58,8 +58,9 @@ static void handle(wefti_scheduler *s, const struct epoll_event *event) {
         if (wefti_scheduler_accept(s) < 0) listen_to_new(s, false, wefti_now_ns());
     } else {
         wefti_client *client = event->data.ptr;
-        if (!client->gone && event->events & EPOLLOUT) wefti_client_write(s, client);
-        if (!client->gone && event->events & (EPOLLIN | EPOLLHUP | EPOLLERR))
+        if (client->state < WEFTI_CLIENT_GONE && event->events & EPOLLOUT)
+            wefti_client_write(s, client);
+        if (client->state < WEFTI_CLIENT_GONE && event->events & (EPOLLIN | EPOLLHUP | EPOLLERR))
             wefti_client_read(s, client);
     }
 }
@@ -331,8 +332,9 @@ bool wefti_scheduler_is_watched(wefti_scheduler *s, int32_t first, int32_t count
     for (int64_t i = 0; i < s->client_count; i++) {
         const wefti_client *c = s->clients[i];
         if (c->watch.first < 0) continue; /* a spare */
-        watched = watched || (!c->gone && c->watch.count > 0 && c->watch.first < first + count &&
-                              first < c->watch.first + c->watch.count);
+        watched =
+            watched || (c->state < WEFTI_CLIENT_GONE && c->watch.count > 0 &&
+                        c->watch.first < first + count && first < c->watch.first + c->watch.count);
     }
     pthread_mutex_unlock(&s->lock);
     return watched;

@@ -134,14 +134,13 @@ static void tell_standby(wefti_scheduler *s, wefti_client *c) {
     const wefti_abort_reason *why = &s->reason;
     wefti_client_send(s, c, WEFTI_FRAME_ABORT, body,
                       wefti_abort_reason_encode(why->status, why->failed, why->text, body));
-    c->ending = true;
-    c->since_ns = wefti_now_ns();
+    wefti_client_end(c);
 }
 
 static void release_launchers(wefti_scheduler *s) {
     for (int64_t i = 0; i < s->client_count; i++) {
         wefti_client *c = s->clients[i];
-        if (c->gone || c->watch.count == 0) continue;
+        if (c->state == WEFTI_CLIENT_GONE || c->watch.count == 0) continue;
         if (is_standby(s, c))
             tell_standby(s, c);
         else
@@ -303,7 +302,7 @@ bool wefti_scheduler_has_launcher(wefti_scheduler *s) {
     pthread_mutex_lock(&s->lock);
     for (int64_t i = 0; i < s->client_count; i++) {
         const wefti_client *c = s->clients[i];
-        has = has || (!c->gone && c->watch.count > 0 && !is_standby(s, c));
+        has = has || (c->state < WEFTI_CLIENT_GONE && c->watch.count > 0 && !is_standby(s, c));
     }
     pthread_mutex_unlock(&s->lock);
     return has;

@@ -10,20 +10,24 @@
 #include "launch/wire/wire.h"
 #include "launch/socket.h"
 
-/* A connection. It has a seat once its member was taken in. */
+/* A connection. It has a seat once its member was taken in. Its booleans are facts, of what each
+ * side has said: any of them may be so with any other. */
 typedef struct wefti_client {
     wefti_wire link;
-    int32_t slot;                /* -1: none */
+    int32_t slot; /* -1: none */
+    enum {        /* each leads to the next, or the first one to the last */
+           WEFTI_CLIENT_OPEN,
+           WEFTI_CLIENT_ENDS, /* closed as soon as all is written */
+           WEFTI_CLIENT_GONE  /* to be freed after this round of events */
+    } state;
     bool polls_write;            /* what epoll was told */
-    bool ending;                 /* closed as soon as all is written */
-    bool gone;                   /* to be freed after this round of events */
     int64_t since_ns;            /* of the connection, or of its ending */
     wefti_registration launcher; /* launcher.launcher 0: it is none, or has not said which */
     wefti_span watch;            /* ranks of the launcher that it is; count 0: it is none */
-    wefti_keep keep;             /* of one that fills seats again; launcher 0: it does not */
+    wefti_keep keep;  /* of one that fills seats again; launcher 0: it does not. again: it has its
+                         seats from an earlier scheduler */
     bool keeps;       /* it has its seats, which are those of `watch`, or asks after its losses */
     int32_t coming;   /* of one that adds processes: those that have not come yet */
-    bool earlier;     /* it has its seats from an earlier scheduler */
     bool unanswered;  /* that launcher has asked, and there was no answer yet */
     bool told;        /* that launcher knows that the job is over */
     bool told_unlike; /* and that calls were unlike */
@@ -270,6 +274,7 @@ void wefti_client_send(wefti_scheduler *s, wefti_client *client, wefti_frame_kin
                        const void *body, size_t bytes);
 void wefti_client_send_shared(wefti_scheduler *s, wefti_client *client, wefti_frame_kind kind,
                               wefti_shared_body *block);
+void wefti_client_end(wefti_client *client); /* closes it when all is written */
 /* Say no, and close when that is written. `failed`: the rank to blame, or WEFT_RANK_NONE. */
 void wefti_client_refuse(wefti_scheduler *s, wefti_client *client, weft_status status,
                          int32_t failed, const char *format, ...)
@@ -490,7 +495,7 @@ void wefti_keep_tell(wefti_scheduler *s, int32_t rank); /* how many processes th
 /* Whether another process may follow the last of the `starts` processes with a number. */
 wefti_again wefti_keep_answer(wefti_scheduler *s, const wefti_end *end, int starts);
 /* SEATS for its `watch`. False: no memory. */
-bool wefti_keep_say(wefti_scheduler *s, wefti_client *client);
+void wefti_keep_say(wefti_scheduler *s, wefti_client *client);
 /* Whether a spare launcher is to fill the seats of the host that lost this process: the host keeps
  * failing. *out: its seats. If so, that counts as a restart. The caller ends the processes of the
  * other seats, and hands the seats over. */
