@@ -395,9 +395,9 @@ static weft_status start_workers(weft_session *s) {
 weft_status wefti_session_start(weft_session *s) {
     if (!s->workers && s->joining) return wefti_session_take_seat(s);
     if (!s->workers) WEFT_TRY(start_workers(s));
-    if (s->began || s->mending) return WEFT_OK;
+    if (s->state >= WEFTI_SESSION_SEATED) return WEFT_OK;
     WEFT_TRY(wefti_session_began(s));
-    s->began = true;
+    s->state = WEFTI_SESSION_BEGAN;
     return WEFT_OK;
 }
 

@@ -101,8 +101,14 @@ struct weft_session {
     wefti_halted *halted; /* NULL: never */
     void *halted_context;
     /* session/mend/program.c: a session whose calls mend the world by themselves */
-    bool mends, mending, began;   /* mending: now, or a function of the program runs */
-    bool told;                    /* in a newcomer: create and add have told of the graphs */
+    bool mends; /* a fact of its world, until that cannot be mended */
+    enum {
+        WEFTI_SESSION_NEW,
+        WEFTI_SESSION_NEWCOMER, /* has no state; create and add have told of the graphs */
+        WEFTI_SESSION_SEATED,   /* a newcomer that mends, before it meets all the others */
+        WEFTI_SESSION_MENDS,    /* mends the world, or a function of the program runs */
+        WEFTI_SESSION_BEGAN
+    } state;
     weft_session_keeper keeper;   /* of the program */
     struct wefti_repair *joining; /* a newcomer that has not taken its state; else NULL */
     double rate, scale, norm;     /* of the update that is being made; norm NaN: not known */

@@ -48,8 +48,8 @@ static weft_status meet(void *context, wefti_repair *m) {
 static weft_status arrive(void *context, wefti_repair *m) {
     weft_session *s = context;
     (void)m;
-    if (!s->told) WEFT_TRY(wefti_session_tell_graphs(s));
-    s->told = false;
+    if (s->state != WEFTI_SESSION_SEATED) WEFT_TRY(wefti_session_tell_graphs(s));
+    s->state = WEFTI_SESSION_MENDS;
     return wefti_session_arrive(s);
 }
 
@@ -84,10 +84,10 @@ static const wefti_repair_calls calls = {.meet = meet,
 static weft_status go_on(weft_session *s, wefti_repair *m) {
     m->calls = &calls;
     m->context = m->session = s;
-    s->mending = true;
+    s->state = s->state == WEFTI_SESSION_NEWCOMER ? WEFTI_SESSION_SEATED : WEFTI_SESSION_MENDS;
     weft_status status = wefti_repair_run(m);
-    s->mending = false;
-    s->mends = s->began = status >= 0;
+    s->state = status >= 0 ? WEFTI_SESSION_BEGAN : WEFTI_SESSION_NEW;
+    s->mends = status >= 0;
     WEFT_TRY(status);
     wefti_session_halt_when(s, is_halted, s->world);
     wefti_world_arm(s->world, NULL);
@@ -117,7 +117,7 @@ weft_status wefti_session_enter(weft_session *s) {
     WEFT_NEW(s->joining, wefti_repair);
     *s->joining = (wefti_repair){
         .world = s->world, .is_new = true, .place = WEFTI_REPAIR_MENDED, .mend = *given};
-    s->told = true;
+    s->state = WEFTI_SESSION_NEWCOMER;
     return meet_first(s);
 }
 
@@ -145,9 +145,9 @@ weft_status wefti_session_take_seat(weft_session *s) {
 /* ---- all ranks ---- */
 
 weft_status wefti_session_began(weft_session *s) {
-    s->mending = true;
+    s->state = WEFTI_SESSION_MENDS;
     weft_status status = s->keeper.begin ? begin_state(s) : WEFT_OK;
-    s->mending = false;
+    s->state = WEFTI_SESSION_NEW;
     if (status < 0 || !s->mends) return status;
     WEFT_TRY(wefti_session_copy(s)); /* from now on, each rank has a holder */
     wefti_session_halt_when(s, is_halted, s->world);
@@ -156,7 +156,8 @@ weft_status wefti_session_began(weft_session *s) {
 }
 
 weft_status wefti_session_settle(weft_session *s, weft_status status) {
-    if (status >= 0 || !s->mends || s->mending || s->joining || !s->workers) return status;
+    if (status >= 0 || !s->mends || !s->workers) return status;
+    if (s->state != WEFTI_SESSION_NEW && s->state != WEFTI_SESSION_BEGAN) return status;
     if (!wefti_repair_can(s->world, s->agreement, status)) return status;
     wefti_repair m = {.world = s->world};
     status = go_on(s, &m);
