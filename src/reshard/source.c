@@ -41,9 +41,24 @@ weft_status wefti_shards_add_file(wefti_shards *s, const char *path, int32_t ran
     return WEFT_OK;
 }
 
-/* The key of a tensor in the map: a digit for its role, then its name. */
-static char *key_of(const wefti_shards *s, wefti_checkpoint_role role, const char *name) {
-    return wefti_arena_format(s->arena, "%d%s", (int)role, name);
+/* The key of a tensor in the map is a digit for its role, then its name. */
+static int64_t number_of(const wefti_shards *s, wefti_checkpoint_role role, const char *name,
+                         size_t length) {
+    char key[1 + WEFTI_SAFETENSORS_NAME_BYTES];
+    if (length >= sizeof key) return -1;
+    key[0] = (char)('0' + (int)role);
+    memcpy(key + 1, name, length);
+    return wefti_map_find(&s->names, key, (int64_t)length + 1);
+}
+
+int64_t wefti_shards_number(const wefti_shards *s, wefti_checkpoint_role role, const char *name) {
+    return number_of(s, role, name, strlen(name));
+}
+
+const wefti_source_tensor *wefti_shards_find(const wefti_shards *s, wefti_checkpoint_role role,
+                                             const char *name) {
+    const int64_t number = wefti_shards_number(s, role, name);
+    return number < 0 ? NULL : &s->tensors[number];
 }
 
 weft_status wefti_shards_add_tensor(wefti_shards *s, wefti_checkpoint_role role, const char *name,
@@ -51,7 +66,7 @@ weft_status wefti_shards_add_tensor(wefti_shards *s, wefti_checkpoint_role role,
     int64_t number = s->count;
     weft_status status = wefti_desc_check(whole);
     if (status < 0) return wefti_prefix(status, "%s: tensor %.200s", s->path, name);
-    const char *key = key_of(s, role, name);
+    const char *key = wefti_arena_format(s->arena, "%d%s", (int)role, name);
     WEFT_REQUIRE(key, WEFT_E_NOMEM, "no memory for the name of a tensor");
     WEFT_TRY(wefti_map_add_text(&s->names, key, s->count, &number));
     if (number == s->count) {
@@ -173,27 +188,12 @@ weft_status wefti_shards_finish(wefti_shards *s) {
     return WEFT_OK;
 }
 
-const wefti_source_tensor *wefti_shards_find(const wefti_shards *s, wefti_checkpoint_role role,
-                                             const char *name) {
-    wefti_source_tensor key = {.role = role, .name = name};
-    if (!s->count) return NULL;
-    return bsearch(&key, s->tensors, (size_t)s->count, sizeof key, compare_tensors);
-}
-
-/* "w" for length 1 of "w.m". NULL: there is no such parameter. */
-static const wefti_source_tensor *model_tensor(const wefti_shards *s, const char *name,
-                                               size_t length) {
-    char text[WEFTI_SAFETENSORS_NAME_BYTES + 1];
-    if (length >= sizeof text) return NULL;
-    memcpy(text, name, length);
-    text[length] = '\0';
-    return wefti_shards_find(s, WEFTI_CHECKPOINT_MODEL, text);
-}
-
 const wefti_source_tensor *wefti_shards_before(const wefti_shards *s,
                                                const wefti_source_tensor *t) {
     const char *dot = strrchr(t->name, '.');
-    return dot ? model_tensor(s, t->name, (size_t)(dot - t->name)) : NULL;
+    const int64_t number =
+        dot ? number_of(s, WEFTI_CHECKPOINT_MODEL, t->name, (size_t)(dot - t->name)) : -1;
+    return number < 0 ? NULL : &s->tensors[number];
 }
 
 const wefti_source_tensor *wefti_shards_parameter(const wefti_shards *s,
@@ -202,8 +202,8 @@ const wefti_source_tensor *wefti_shards_parameter(const wefti_shards *s,
     if (!rest || (s->manifest && t->role != WEFTI_CHECKPOINT_OPTIMIZER)) return NULL;
     for (int i = 0; i < 2; i++) {
         const wefti_source_tensor *found =
-            i ? model_tensor(s, rest + 1, strlen(rest + 1)) : wefti_shards_before(s, t);
-        if (!found || found == t) continue;
+            i ? wefti_shards_find(s, WEFTI_CHECKPOINT_MODEL, rest + 1) : wefti_shards_before(s, t);
+        if (!found) continue;
         weft_desc other = found->desc;
         other.dtype = t->desc.dtype;
         if (wefti_desc_equal(&other, &t->desc)) return found;

@@ -100,6 +100,8 @@ weft_status wefti_shards_join(wefti_shards *s, const int *dimensions) WEFT_CHECK
 weft_status wefti_shards_dimensions(const wefti_shards *s, const wefti_layouts *l,
                                     int *out) WEFT_CHECKED;
 
+/* The number of a tensor, also while the source is being opened; -1: there is none. */
+int64_t wefti_shards_number(const wefti_shards *s, wefti_checkpoint_role role, const char *name);
 const wefti_source_tensor *wefti_shards_find(const wefti_shards *s, wefti_checkpoint_role role,
                                              const char *name);
 /* The parameter of an optimizer's state, "w" for "w.m" and for "moments.w"; NULL: none. */

@@ -50,11 +50,9 @@ static weft_status extend(wefti_shards *s, const wefti_safetensors_entry *e,
     wefti_source_tensor *t;
     weft_desc whole = e->desc, before;
     for (int d = 0; d < whole.rank; d++) whole.shape[d] = region->begin[d] + region->size[d];
-    char *key = wefti_arena_format(s->arena, "%d%s", (int)wefti_shards_role(s, e->name), e->name);
-    WEFT_REQUIRE(key, WEFT_E_NOMEM, "no memory for the name of a tensor");
-    int64_t number = wefti_map_find_text(&s->names, key);
-    if (number < 0)
-        return wefti_shards_add_tensor(s, wefti_shards_role(s, e->name), e->name, &whole, &t);
+    const wefti_checkpoint_role role = wefti_shards_role(s, e->name);
+    const int64_t number = wefti_shards_number(s, role, e->name);
+    if (number < 0) return wefti_shards_add_tensor(s, role, e->name, &whole, &t);
     t = &s->tensors[number];
     before = t->desc;
     WEFT_REQUIRE(before.rank == whole.rank && before.dtype == whole.dtype, WEFT_E_MISMATCH,
@@ -76,10 +74,7 @@ static weft_status add_shards(wefti_shards *s, const dir_file *f, bool pieces) {
             WEFT_TRY(extend(s, e, &piece.region));
             continue;
         }
-        char *key =
-            wefti_arena_format(s->arena, "%d%s", (int)wefti_shards_role(s, e->name), e->name);
-        WEFT_REQUIRE(key, WEFT_E_NOMEM, "no memory for the name of a tensor");
-        int64_t number = wefti_map_find_text(&s->names, key);
+        const int64_t number = wefti_shards_number(s, wefti_shards_role(s, e->name), e->name);
         WEFT_TRY(wefti_shards_add_piece(&s->tensors[number], &piece));
     }
     return WEFT_OK;

@@ -33,37 +33,16 @@ weft_status wefti_shards_fail_absent(const wefti_shards *s, const char *name) {
     return status;
 }
 
-static int64_t find(const wefti_shards *s, wefti_checkpoint_role role, const char *name) {
-    char *key = wefti_format("%d%s", (int)role, name);
-    int64_t number = key ? wefti_map_find_text(&s->names, key) : -1;
-    wefti_free(key);
-    return number;
-}
-
 /* ---- named by the manifest ---- */
-
-/* The parameter of an optimizer's state: "w" for "w.m" and for "moments.w"; NULL: none. */
-static const char *parameter_of(wefti_shards *s, const wefti_manifest_tensor *x) {
-    const char *dot = strrchr(x->name, '.'), *before = strchr(x->name, '.');
-    if (x->role != WEFTI_CHECKPOINT_OPTIMIZER || !dot) return NULL;
-    const char *names[2] = {wefti_arena_format(s->arena, "%.*s", (int)(dot - x->name), x->name),
-                            before + 1};
-    for (int i = 0; i < 2; i++) {
-        const int64_t n = names[i] ? find(s, WEFTI_CHECKPOINT_MODEL, names[i]) : -1;
-        if (n < 0) continue;
-        weft_desc desc = s->tensors[n].desc;
-        desc.dtype = x->desc.dtype;
-        if (wefti_desc_equal(&desc, &x->desc)) return names[i];
-    }
-    return NULL;
-}
 
 static weft_status place_lost(wefti_shards *s, const wefti_layouts *layouts, const int32_t *file_of,
                               const wefti_manifest_tensor *x) {
     wefti_source_tensor *t;
     wefti_placement *found = NULL;
     int32_t count = 0;
-    const char *of = parameter_of(s, x);
+    const wefti_source_tensor lost = {.name = x->name, .role = x->role, .desc = x->desc};
+    const wefti_source_tensor *parameter = wefti_shards_parameter(s, &lost);
+    const char *of = parameter ? parameter->name : NULL;
     WEFT_TRY(wefti_shards_add_tensor(s, x->role, x->name, &x->desc, &t));
     if (!layouts) return WEFT_OK;
     WEFT_TRY(wefti_layouts_find(layouts, x->name, of, &x->desc, &found, &count));
@@ -87,7 +66,7 @@ static weft_status add_named(wefti_shards *s, const wefti_layouts *layouts, cons
                              wefti_checkpoint_role role) {
     const wefti_manifest *m = s->manifest;
     for (int64_t k = 0; k < m->tensor_count; k++)
-        if (m->tensors[k].role == role && find(s, role, m->tensors[k].name) < 0)
+        if (m->tensors[k].role == role && wefti_shards_number(s, role, m->tensors[k].name) < 0)
             WEFT_TRY(place_lost(s, layouts, file_of, &m->tensors[k]));
     return WEFT_OK;
 }
@@ -98,8 +77,8 @@ static weft_status note_absent(wefti_shards *s, const wefti_layouts *layouts) {
     for (int64_t i = 0; i < layouts->count; i++) {
         const char *name = layouts->items[i].name;
         int64_t number = s->absent_count;
-        if (find(s, WEFTI_CHECKPOINT_MODEL, name) >= 0 ||
-            find(s, WEFTI_CHECKPOINT_OPTIMIZER, name) >= 0)
+        if (wefti_shards_find(s, WEFTI_CHECKPOINT_MODEL, name) ||
+            wefti_shards_find(s, WEFTI_CHECKPOINT_OPTIMIZER, name))
             continue;
         const char *copy = wefti_arena_strdup(s->arena, name);
         WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for the name of a tensor");

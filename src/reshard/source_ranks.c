@@ -469,10 +469,7 @@ static weft_status take_carried(wefti_shards *s) {
 static weft_status check_carried(wefti_shards *s) {
     const wefti_manifest *m = s->manifest;
     for (int64_t k = 0; m && k < m->tensor_count; k++) {
-        char *key = wefti_format("%d%s", (int)m->tensors[k].role, m->tensors[k].name);
-        WEFT_REQUIRE(key, WEFT_E_NOMEM, "no memory for the name of a tensor");
-        int64_t n = wefti_map_find_text(&s->names, key);
-        wefti_free(key);
+        const int64_t n = wefti_shards_number(s, m->tensors[k].role, m->tensors[k].name);
         if (n < 0) continue; /* no file has a name in this role: the copy refuses it */
         WEFT_REQUIRE(wefti_desc_equal(&s->tensors[n].desc, &m->tensors[k].desc), WEFT_E_MISMATCH,
                      "%s: the slices have %s %s, but %s names %s", s->path, m->tensors[k].name,
