@@ -139,8 +139,11 @@ static weft_status make_report(const wefti_machine_model *m, int64_t limit,
                               .shard = d->shard,
                               .schedule = d->schedule,
                               .recompute = d->recompute,
-                              .device_memory_bytes = limit};
+                              .device_memory_bytes = limit,
+                              .plan_bound_seconds = answer->plan_bound_seconds,
+                              .least_bound = answer->least};
     answer->prediction = NULL;
+    answer->least = NULL;
     r->cells = answer->cells.cells;
     r->cell_count = answer->cells.count;
     answer->cells = (wefti_joint_cells){0};
@@ -158,6 +161,7 @@ void weft_search_report_free(weft_search_report *report) {
     for (int i = 0; i < report->cell_count; i++) wefti_free(report->cells[i].splits);
     wefti_free(report->cells);
     wefti_free(report->degrees);
+    wefti_free(report->least_bound);
     for (int i = 0; i < report->alternative_count; i++) wefti_free(report->alternatives[i].degrees);
     wefti_free(report);
 }

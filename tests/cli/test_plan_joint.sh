@@ -7,7 +7,7 @@ machine="2 hosts of 2 a100-80g"
 # shellcheck disable=SC2086
 expect 0 'lower bound|gap|constraints' plan $job $few --machine "$machine"
 # shellcheck disable=SC2086
-expect 0 'step_seconds|lower_bound_seconds|bound_scope|seconds_by_cause' plan $job $few --machine "$machine" --json
+expect 0 'step_seconds|lower_bound_seconds|plan_bound_seconds|least_bound|seconds_by_cause' plan $job $few --machine "$machine" --json
 json out
 cut_seconds() { sed 's/"search_seconds": [^,]*,//' out; }
 cut_seconds >first

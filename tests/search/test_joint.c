@@ -113,6 +113,19 @@ static void verify_answer(source *s, const question *q, const weft_plan *setting
         assert_int_equal(verify_plan(&v), a->prediction->peak_bytes);
 }
 
+/* The parts of the gap are not negative, and the plans with the least bound can be asked for. */
+static void verify_gap(const wefti_joint_answer *a) {
+    wefti_joint_fix fix = wefti_joint_free();
+    if (a->plan_bound_seconds == 0) {
+        assert_true(a->exhausted || a->cut);
+        return;
+    }
+    assert_true(a->plan_bound_seconds <= a->prediction->step_seconds * (1 + 1e-9));
+    assert_true(a->plan_bound_seconds >= a->lower_bound_seconds);
+    assert_true((a->least != NULL) == (a->plan_bound_seconds > a->lower_bound_seconds));
+    if (a->least) ASSERT_OK(wefti_joint_fix_add(a->least, &fix));
+}
+
 static weft_status ask(source *s, const question *q, wefti_joint_answer *out) {
     wefti_machine_model *machine;
     weft_plan *settings;
@@ -133,6 +146,7 @@ static weft_status ask(source *s, const question *q, wefti_joint_answer *out) {
     ASSERT_OK(wefti_joint_fix_add(q->fix ? q->fix : "", &p.fix));
     const weft_status status = wefti_joint_search(&p, out);
     if (status >= 0) verify_answer(s, q, settings, out);
+    if (status >= 0) verify_gap(out);
     wefti_model_destroy(machine);
     weft_plan_destroy(settings);
     return status;
@@ -282,6 +296,24 @@ static void more_is_never_slower(void **state) {
 
 /* Whatever the question: more evaluations give no slower plan, and the printed degrees, as
  * constraints, give the plan itself. */
+/* The lower bound is that of the plans that the answer names: with them as constraints it is no
+ * lower, and theirs alone. */
+static void the_gap_names_the_least_bound(void **state) {
+    (void)state;
+    source m = {.dtype = WEFT_F32, .config = language(WEFT_FAMILY_GPT2, 6, 128, 256, 64)};
+    question q = {machine(2, 2, 3e11, 1e10), NULL, 4, 8, 0, 2};
+    wefti_joint_answer a = answered(&m, &q), named;
+    assert_non_null(a.least);
+    assert_true(a.plan_bound_seconds > a.lower_bound_seconds);
+    q.fix = a.least;
+    if (ask(&m, &q, &named) >= 0) {
+        assert_true(named.lower_bound_seconds >= a.lower_bound_seconds * (1 - 1e-9));
+        wefti_joint_answer_free(&named);
+    }
+    wefti_joint_answer_free(&a);
+    source_free(&m);
+}
+
 static void budgets_and_texts_hold(void **state) {
     (void)state;
     static const int budgets[] = {1, 5, 16, 40};
@@ -665,6 +697,7 @@ int main(void) {
         cmocka_unit_test(an_answer_is_the_same_in_every_run),
         cmocka_unit_test(the_limit_of_time_is_kept),
         cmocka_unit_test(more_is_never_slower),
+        cmocka_unit_test(the_gap_names_the_least_bound),
         cmocka_unit_test(budgets_and_texts_hold),
         cmocka_unit_test(a_plan_may_take_nearly_all_memory),
         cmocka_unit_test(replicas_if_everything_fits),

@@ -55,6 +55,8 @@ static void json_report(cli_json *json, const weft_search_report *r) {
     cli_json_real(json, "lower_bound_seconds", r->lower_bound_seconds);
     cli_json_real(json, "gap", r->gap);
     cli_json_text(json, "bound_scope", r->bound_scope);
+    cli_json_real(json, "plan_bound_seconds", r->plan_bound_seconds);
+    cli_json_text(json, "least_bound", r->least_bound);
     cli_json_real(json, "search_seconds", r->search_seconds);
     cli_json_integer(json, "evaluations", r->evaluations);
     cli_json_integer(json, "candidates", r->candidates);
@@ -129,10 +131,25 @@ static void say_cells(const weft_search_report *r) {
     }
 }
 
+static void say_gap(const weft_search_report *r) {
+    const double waits = r->prediction->step_seconds - r->plan_bound_seconds;
+    if (r->plan_bound_seconds <= 0) return;
+    cli_say(
+        stdout,
+        "gap        %.4g s of waits in this plan, which no bound counts (its own bound: %.4g s)\n",
+        waits, r->plan_bound_seconds);
+    if (r->least_bound)
+        cli_say(
+            stdout,
+            "           %.4g s since these were not simulated, and their bound is the least: %s\n",
+            r->plan_bound_seconds - r->lower_bound_seconds, r->least_bound);
+}
+
 static void say_search(const weft_search_report *r) {
     cli_say(stdout, "lower bound %.4g s; gap %.2f %% ((step - lower bound) / lower bound)\n",
             r->lower_bound_seconds, 100 * r->gap);
     cli_say(stdout, "           of %s\n", r->bound_scope);
+    say_gap(r);
     cli_say(stdout, "search     %.2f s, %d plans simulated, %lld compared%s\n", r->search_seconds,
             r->evaluations, (long long)r->candidates,
             r->cut         ? "; cut off, so it cannot be repeated"

@@ -222,17 +222,25 @@ weft_status wefti_joint_fix_check(const wefti_joint_fix *fix, int32_t devices, i
     return WEFT_OK;
 }
 
-void wefti_joint_degrees_text(const wefti_degrees *d, wefti_text *out) {
+static void add_degrees(const wefti_degrees *d, bool whole, wefti_text *out) {
     wefti_text_add(out, "dp=%d ep=%d cp=%d tp=%d", d->data, d->expert, d->context, d->tensor);
     if (d->tensor > 1) wefti_text_add(out, " sp=%d", d->sequence);
     wefti_text_add(out, " pp=%d microbatches=%d", d->stages, d->microbatches);
-    if (d->stages > 1)
+    if (d->stages > 1 && whole)
         wefti_text_add(out, " schedule=%s chunks=%d", schedules[d->schedule], d->chunks);
-    wefti_text_add(out, " level=%d", d->level);
-    if (d->level) wefti_text_add(out, " shard=%d", d->shard);
+    if (whole) wefti_text_add(out, " level=%d", d->level);
+    if (d->level && whole) wefti_text_add(out, " shard=%d", d->shard);
     wefti_text_add(out, " recompute=%s", recomputes[d->recompute]);
     const bool usual = d->order[0] == d->order[1]; /* not decided */
     const int split = (d->data > 1) + (d->expert > 1) + (d->context > 1) + (d->tensor > 1);
     if (!usual && (split > 1 || d->order[LAST_AXIS] != LAST_AXIS))
         wefti_text_add(out, " inner=%s", axes[d->order[LAST_AXIS]]);
+}
+
+void wefti_joint_degrees_text(const wefti_degrees *d, wefti_text *out) {
+    add_degrees(d, true, out);
+}
+
+void wefti_joint_split_text(const wefti_degrees *d, wefti_text *out) {
+    add_degrees(d, false, out);
 }

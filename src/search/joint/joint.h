@@ -117,8 +117,12 @@ typedef struct wefti_joint_answer {
     weft_prediction *prediction;
     double lower_bound_seconds, gap;
     double own_bound_seconds, own_bound_bytes; /* of the plan's own candidate; 0: none were made */
-    int64_t candidates, bounded;               /* in the space; with programs behind their bounds */
-    int64_t programs;                          /* of the short model that were built for bounds */
+    /* The best bound of the plan itself: what the step has beyond it, no bound counts. */
+    double plan_bound_seconds;
+    char
+        *least; /* constraints of the plans with the least bound, if that is less; for wefti_free */
+    int64_t candidates, bounded; /* in the space; with programs behind their bounds */
+    int64_t programs;            /* of the short model that were built for bounds */
     int32_t evaluations;
     bool exhausted; /* the bounds prove that nothing in the space is faster by the tolerance */
     bool cut;       /* by `seconds` */
@@ -144,5 +148,7 @@ weft_status wefti_joint_of_graph(weft_graph *graph, const weft_plan *settings,
  * have unlike texts, and each text admits one candidate only: it names the innermost of several
  * axes, and the replicas that share states (0: all), also if they are the usual ones. */
 void wefti_joint_degrees_text(const wefti_degrees *degrees, wefti_text *out);
+/* The same of a split: of all its schedules, levels and shards. */
+void wefti_joint_split_text(const wefti_degrees *degrees, wefti_text *out);
 
 #endif

@@ -399,7 +399,10 @@ static void note_bound(wefti_joint_branch *s) {
     double least = INFINITY;
     for (int64_t i = 0; i < s->numbered; i++) {
         const wefti_joint_item *x = &s->items[i];
-        if (!x->taken) least = wefti_smaller(least, x->certain > 0 ? x->certain : x->bound);
+        const double bound = x->certain > 0 ? x->certain : x->bound;
+        if (x->taken || bound >= least) continue;
+        least = bound;
+        s->least = i;
     }
     s->out->lower_bound_seconds = wefti_smaller(least, wefti_joint_best(s));
     s->out->exhausted = least * s->ratio >= wefti_joint_best(s);
@@ -501,6 +504,29 @@ void wefti_joint_end(wefti_joint_branch *s) {
     wefti_arena_destroy(s->j.arena);
 }
 
+/* Divides the gap: what the bounds leave out of the plan, and what is open elsewhere. */
+static weft_status explain_gap(wefti_joint_branch *s) {
+    wefti_joint_answer *a = s->out;
+    const double step = a->prediction->step_seconds;
+    wefti_joint_chain chain;
+    wefti_text text = {0};
+    if (a->cut || a->exhausted || !s->j.scalable) return WEFT_OK;
+    WEFT_TRY(wefti_joint_chain_find(s, &a->degrees, &chain));
+    a->plan_bound_seconds = a->lower_bound_seconds; /* of all plans, so of this one */
+    for (int k = 0; k < WEFTI_JOINT_LINKS; k++)
+        a->plan_bound_seconds = wefti_larger(a->plan_bound_seconds, chain.seconds[k]);
+    a->plan_bound_seconds = wefti_smaller(a->plan_bound_seconds, step);
+    if (a->lower_bound_seconds >= a->plan_bound_seconds) return WEFT_OK;
+    const wefti_joint_item *x = &s->items[s->least];
+    if (wefti_joint_is_walked(x) || x->kind == WEFTI_JOINT_RETRY)
+        wefti_joint_degrees_text(&x->degrees, &text);
+    else
+        wefti_joint_split_text(&x->degrees, &text);
+    a->least = wefti_text_take(&text);
+    WEFT_REQUIRE(a->least, WEFT_E_NOMEM, "no memory for an answer");
+    return WEFT_OK;
+}
+
 weft_status wefti_joint_search(const wefti_joint_problem *problem, wefti_joint_answer *out) {
     wefti_joint_branch s = {.j = {.problem = problem, .devices = problem->settings->devices},
                             .out = out,
@@ -511,6 +537,7 @@ weft_status wefti_joint_search(const wefti_joint_problem *problem, wefti_joint_a
     if (status >= 0 && !out->prediction) status = wefti_joint_no_plan(&s);
     out->programs = s.j.built;
     if (status >= 0) status = wefti_joint_cells_find(&s.j, &out->degrees, out->plan, &out->cells);
+    if (status >= 0) status = explain_gap(&s);
     wefti_joint_end(&s);
     if (status < 0) {
         wefti_joint_answer_free(out);
@@ -525,6 +552,8 @@ void wefti_joint_answer_free(wefti_joint_answer *answer) {
     weft_plan_destroy(answer->plan);
     weft_prediction_free(answer->prediction);
     wefti_joint_cells_free(&answer->cells);
+    wefti_free(answer->least);
+    answer->least = NULL;
     answer->plan = NULL;
     answer->prediction = NULL;
 }
