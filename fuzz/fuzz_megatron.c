@@ -1,5 +1,5 @@
-/* Translates any bytes as options of Megatron-LM. An accepted text gives YAML that the job's parser
- * reads or refuses with a message. */
+/* Translates any bytes as options of Megatron-LM or torchtitan. An accepted text gives YAML that
+ * the job's parser reads or refuses with a message. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -18,6 +18,8 @@ LLAMA = ("model.family=llama model.layers={layers} model.hidden=4096 model.heads
          "model.vocab=128256 model.context=8192 train.precision=bf16 train.batch=64")
 QWEN3 = ("model.family=qwen3 model.layers=36 model.hidden=4096 model.heads=32 model.kv_heads=8 model.head_dim=128 "
          "model.ffn=12288 model.vocab=151936 model.context=4096 train.precision=bf16 train.batch=64")
+MIXTRAL = ("model.family=mixtral model.layers=8 model.hidden=4096 model.heads=32 model.kv_heads=8 model.ffn=14336 model.experts=8 "
+           "model.vocab=32000 model.context=8192 model.window=4096 train.precision=bf16 train.batch=64 train.optimizer.name=sgd")
 GPT = "model.family=gpt2 model.layers={layers} model.hidden=1024 model.heads=16 model.context=1024 model.vocab=50304 train.batch=64"
 JOBS = [
     (LLAMA.format(layers=32), "tp=4 pp=1 level=1"),
@@ -27,6 +29,7 @@ JOBS = [
     (LLAMA.format(layers=30), "tp=1 pp=4 schedule=interleaved chunks=2 microbatches=8"),
     (LLAMA.format(layers=32), "tp=1 cp=2 pp=1 level=3"),
     (QWEN3, "tp=2 pp=2 schedule=1f1b microbatches=8"),
+    (MIXTRAL, "tp=2 ep=4 pp=1 sp=1"),
     (GPT.format(layers=13), "tp=2 pp=2 schedule=interleaved chunks=3 microbatches=8"),
 ]
 DEVICES = 16
@@ -99,7 +102,7 @@ def main():
     for system, read in readers.items():
         for job, fix in JOBS:
             family = job.partition(" ")[0].partition("=")[2]
-            if system == "torchtitan" and family == "gpt2":
+            if system == "torchtitan" and family not in ("llama", "qwen3"):
                 continue
             try:
                 wrong = read(export(options.weft, system, job, fix), fix)

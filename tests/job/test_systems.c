@@ -358,6 +358,8 @@ static void check_system(weft_system which, uint64_t jobs) {
         if (load(&j, &job) < 0) fail_msg("%s\n%s", weft_error_message(), j.words.data);
         ASSERT_OK(weft_job_export(job, which, &options, &notes));
         if (*notes) fail_msg("a note on a job that the system can express: %s", notes);
+        const char *base = strstr(options, "--rotary-base "); /* Megatron-LM takes digits only */
+        if (base) assert_non_null(strchr("\n", base[14 + strspn(base + 14, "0123456789")]));
         for (int i = 0; i < system->count; i++)
             seen.row[i] |= has_option(system, &system->options[i], options);
         expect_same(job, options, "exported", weft_plan_devices(job->plan));
@@ -385,6 +387,78 @@ static void jobs_pass_megatron(void **state) {
 static void jobs_pass_torchtitan(void **state) {
     (void)state;
     check_system(WEFT_SYSTEM_TORCHTITAN, 12);
+}
+
+/* A configuration as torchtitan's own registries write them. */
+#define REGISTRY                                                                                   \
+    "from torchtitan.models.llama3 import model_registry # the models\n"                           \
+    "def llama3_1b() -> Trainer.Config:\n    model_spec = model_registry('1B')\n"                  \
+    "    return Trainer.Config(\n        model_spec=model_spec,\n"                                 \
+    "        loss=Wrapper.Config(loss_fn=Loss.Config(size_of(model_spec))),\n"                     \
+    "        optimizer=default_adamw(lr=3e-4), training=TrainingConfig(local_batch_size=2,\n"      \
+    "            seq_len=4096, steps=30, max_norm=0.5),\n"
+#define END "        activation_checkpoint=SelectiveAC.Config(), other=[1, 2])\n"
+
+static void torchtitans_own_form_is_read(void **state) {
+    (void)state;
+    static const struct {
+        const char *parallelism;
+        int devices, data, tensor, level;
+        weft_status status; /* with a fact of the message */
+        const char *fact;
+    } cases[] = {
+        {"", 4, 4, 1, 3, WEFT_OK, NULL}, /* all devices share the parameters */
+        {"", 0, 1, 1, 0, WEFT_OK, NULL},
+        {"parallelism=ParallelismConfig(tensor_parallel_degree=2),", 8, 4, 2, 3, WEFT_OK, NULL},
+        {"parallelism=ParallelismConfig(data_parallel_replicate_degree=4,"
+         "data_parallel_shard_degree=1),",
+         0, 4, 1, 0, WEFT_OK, NULL},
+        {"parallelism=ParallelismConfig(data_parallel_shard_degree=-1),", 2, 2, 1, 3, WEFT_OK,
+         NULL},
+        {"parallelism=ParallelismConfig(tensor_parallel_degree=two),", 0, 0, 0, 0, WEFT_E_ARG,
+         "options:9"},
+        {"parallelism=ParallelismConfig(tensor_parallel_degree=3),", 8, 0, 0, 0, WEFT_E_ARG, "8"},
+        {"parallelism=ParallelismConfig(tensor_parallel_degree=2097152),", 0, 0, 0, 0, WEFT_E_ARG,
+         "1048576"},
+        {"parallelism=ParallelismConfig(pipeline_parallel_degree=2,"
+         "pipeline_parallel_schedule='DualPipeV'),",
+         0, 0, 0, 0, WEFT_E_NO_IMPL, "DualPipeV"},
+        {"training=TrainingConfig(local_batch_size=3, global_batch_size=4),", 0, 0, 0, 0,
+         WEFT_E_ARG, "4"},
+        {"model_spec=model_registry('2B'),", 0, 0, 0, 0, WEFT_E_NO_IMPL, "2B"},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        char text[2000], *yaml, *notes;
+        weft_job *job;
+        (void)snprintf(text, sizeof text, "%s        %s\n%s", REGISTRY, cases[k].parallelism, END);
+        const weft_status status = weft_job_import("options", text, (int64_t)strlen(text), NULL,
+                                                   cases[k].devices, &yaml, &notes);
+        if (status != cases[k].status ||
+            (status < 0 && !strstr(weft_error_message(), cases[k].fact)))
+            fail_msg("%s: %d, %s", cases[k].parallelism, status, weft_error_message());
+        if (status < 0) continue;
+#ifdef WEFT_HAVE_YAML
+        ASSERT_OK(weft_job_parse("job", yaml, (int64_t)strlen(yaml), NULL, 0, &job));
+        wefti_degrees d;
+        wefti_text none = {0};
+        ASSERT_OK(wefti_degrees_of_plan(job->plan, &d, &none));
+        assert_int_equal(d.data, cases[k].data);
+        assert_int_equal(d.tensor, cases[k].tensor);
+        assert_int_equal(d.level, cases[k].level);
+        assert_int_equal(d.sequence, d.tensor > 1);
+        assert_int_equal(d.recompute, WEFT_RECOMPUTE_SELECTIVE);
+        assert_int_equal(job->model.layers, 16);
+        assert_int_equal(job->train.batch, 2 * d.data);
+        assert_int_equal(job->train.steps, 30);
+        assert_true(job->train.clip == 0.5 && job->train.optimizer.lr == 3e-4);
+        assert_non_null(strstr(notes, "other"));
+        weft_job_free(job);
+#else
+        (void)job;
+#endif
+        weft_text_free(yaml);
+        weft_text_free(notes);
+    }
 }
 
 /* The key of each row exists, and an option has one row. */
@@ -434,7 +508,8 @@ static void the_page_has_the_tables(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_sound), cmocka_unit_test(the_page_has_the_tables),
-        cmocka_unit_test(jobs_pass_megatron), cmocka_unit_test(jobs_pass_torchtitan)};
+        cmocka_unit_test(rows_are_sound), cmocka_unit_test(torchtitans_own_form_is_read),
+        cmocka_unit_test(the_page_has_the_tables), cmocka_unit_test(jobs_pass_megatron),
+        cmocka_unit_test(jobs_pass_torchtitan)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

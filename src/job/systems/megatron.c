@@ -197,14 +197,15 @@ static void write_window(wefti_translation *x) {
 }
 
 static weft_status read_base(wefti_translation *x) {
-    x->job.model.rope_theta = wefti_real_of(x, "rotary-base", 10000);
+    x->job.model.rope_theta = (double)wefti_whole_of(x, "rotary-base", 10000);
     wefti_tell(x, "model.rope_theta");
     return WEFT_OK;
 }
 static void write_base(wefti_translation *x) {
-    const double theta = x->config.rope_theta, base = (double)(int64_t)theta;
-    wefti_give_real(x, "rotary-base", base); /* a whole number there */
-    if (theta != base) wefti_text_add(x->notes, "a base of rotary positions that is not whole\n");
+    const int64_t base = (int64_t)x->config.rope_theta; /* a whole number there */
+    wefti_give_whole(x, "rotary-base", base);
+    if (x->config.rope_theta != (double)base)
+        wefti_text_add(x->notes, "a base of rotary positions that is not whole\n");
     if (x->config.rope_scaling.factor > 0)
         wefti_text_add(x->notes, "scaling of rotary positions (model: rope scaling)\n");
 }
@@ -687,7 +688,7 @@ static const wefti_option options[] = {
     OF(vocabulary, "model.vocab", SWITCH, "merge-file"),
     OF(window, "model.window", TEXT, "window-size"),
     SAME("model.norm_eps", "norm-epsilon", IF_MISSING("1e-5"), .aliases = " layernorm-epsilon"),
-    OF(base, "model.rope_theta", REAL, "rotary-base", OF_ROTARY),
+    OF(base, "model.rope_theta", INTEGER, "rotary-base", OF_ROTARY),
     OF(dropout, "model.dropout", REAL, "attention-dropout"),
     OF(dropout, "model.dropout", REAL, "hidden-dropout"),
     SAME("model.experts_per_token", "moe-router-topk", OF_EXPERTS, IF_MISSING("2")),

@@ -163,6 +163,8 @@ static weft_status read_decay(wefti_translation *x) {
                                  : cosine ? WEFT_SCHEDULE_COSINE
                                           : WEFT_SCHEDULE_LINEAR;
     wefti_tell(x, "train.schedule.name");
+    if (x->job.train.schedule.warmup > x->job.train.steps) /* cut there, too */
+        x->job.train.schedule.warmup = x->job.train.steps;
     if (ratio->given && !constant)
         wefti_text_add(x->notes, "lr_scheduler.decay_ratio: weft decays behind the warm-up\n");
     if (type->given && !cosine && strcmp(type->text, "linear") != 0)
@@ -510,6 +512,8 @@ static weft_status read_value(python *p, const char *name, size_t length, char *
 
 static weft_status store(python *p, const char *name, size_t length, const char *value) {
     char full[192];
+    /* "model_spec=model_spec": a variable, whose own value counts */
+    if (strlen(value) == length && !strncmp(value, name, length)) return WEFT_OK;
     (void)snprintf(full, sizeof full, "%s%.*s", p->path, (int)length, name);
     for (int i = 0; i < p->x->system->count; i++) {
         const wefti_option *o = &p->x->system->options[i];
@@ -522,7 +526,8 @@ static weft_status store(python *p, const char *name, size_t length, const char 
         if (none) p->x->values[i] = (wefti_option_value){0};
         return WEFT_OK;
     }
-    if (strchr(full, '.')) wefti_text_add(&p->left, " %s,", full); /* else a variable */
+    if (p->depth || strchr(full, '.')) /* else a variable */
+        wefti_text_add(&p->left, " %s,", full);
     return WEFT_OK;
 }
 
