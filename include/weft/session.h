@@ -394,7 +394,8 @@ WEFT_API weft_status weft_session_split(weft_session *session, const char *match
  * @param options  NULL: all 0
  * @return WEFT_E_IO if the disk of some rank is full or fails; WEFT_E_ARG if another process writes
  *   to `dir`, or a step has begun; WEFT_E_NOT_FOUND in mode MANUAL if a rank sees another directory
- *   and not `sliced`; WEFT_E_NOMEM. The same on all ranks */
+ *   and not `sliced`; WEFT_E_MISMATCH if some ranks save `sliced`, and others not; WEFT_E_NOMEM.
+ * The same on all ranks */
 WEFT_API weft_status weft_session_save(weft_session *session, const char *dir,
                                        const weft_session_save_options *options) WEFT_CHECKED;
 /** The same while the session goes on. The call returns when the step's files exist; a thread then

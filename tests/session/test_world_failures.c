@@ -2,7 +2,10 @@
  * fails, or makes wrong calls, no rank waits for it, and all ranks name it. */
 #include "world_run.h"
 
+#include <unistd.h>
+
 #include "base/fault.h"
+#include "base/io.h"
 #include "base/philox.h"
 #include "session/agree.h"
 #include "session/session.h"
@@ -312,15 +315,28 @@ static weft_status run_starving(void *context, weft_world *world) {
     return meet(world);
 }
 
+/* Saves whole tensors, then slices, and loads both. */
+static char folder[64];
+static weft_status save_and_load(weft_session *s, const run *r, int step) {
+    const weft_session_save_options how =
+        WEFT_STRUCT(weft_session_save_options, .sliced = step == 1);
+    (void)r;
+    if (step > 1) return WEFT_OK;
+    WEFT_TRY(weft_session_save(s, folder, &how));
+    return weft_session_load(s, folder, -1, NULL);
+}
+
 /* Returns how many allocations there were. */
-static int64_t starve(const plan_case *c, int64_t nth, bool *out_failed) {
+static int64_t starve(const plan_case *c, bool saves, int64_t nth, bool *out_failed) {
     starving each[MOST_RANKS];
     rank_of_world ranks[MOST_RANKS];
     pthread_barrier_t barrier;
     int failed = 0, lacking = 0;
     assert_int_equal(pthread_barrier_init(&barrier, NULL, (unsigned)c->devices), 0);
     for (int r = 0; r < c->devices; r++)
-        each[r] = (starving){{.c = c, .evaluate = true}, &barrier, nth};
+        each[r] = (starving){
+            {.c = c, .evaluate = !saves, .at = saves ? save_and_load : NULL}, &barrier, nth};
+    if (saves) ASSERT_OK(wefti_remove_tree(folder));
     run_world(c->devices, run_starving, each, sizeof *each, ranks);
     int64_t count = wefti_fault_count(WEFTI_FAULT_ALLOC);
     wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
@@ -341,24 +357,31 @@ static int64_t starve(const plan_case *c, int64_t nth, bool *out_failed) {
  * for it. */
 static void memory_that_one_rank_lacks_ends_all(void **state) {
     (void)state;
-    enum { TRIES = 120 };
-    static const int which[] = {1, 9};
+    static const struct {
+        int plan, tries;
+        bool saves;
+    } which[] = {{1, 120, false}, {9, 120, false}, {0, 16, true}};
     const uint64_t seed = test_new_seed();
+    (void)snprintf(folder, sizeof folder, "%s/weft-world-failures-%d",
+                   access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm", (int)getpid());
     for (size_t i = 0; i < sizeof which / sizeof *which; i++) {
+        const plan_case *c = &cases[which[i].plan];
+        const int tries = which[i].tries;
         bool failed;
         int fails = 0;
-        int64_t all = starve(&cases[which[i]], INT64_MAX, &failed);
+        int64_t all = starve(c, which[i].saves, INT64_MAX, &failed);
         assert_false(failed);
-        for (int k = 0; k < TRIES; k++) {
+        for (int k = 0; k < tries; k++) {
             /* More of the late allocations: building comes first and makes most of them. */
-            const int64_t most = all * (TRIES - k) * (TRIES - k) / TRIES / TRIES,
-                          least = all * (TRIES - k - 1) * (TRIES - k - 1) / TRIES / TRIES;
+            const int64_t most = all * (tries - k) * (tries - k) / tries / tries,
+                          least = all * (tries - k - 1) * (tries - k - 1) / tries / tries;
             const int64_t left = most - wefti_philox_u32(seed, i, (uint64_t)k) % (most - least + 1);
-            (void)starve(&cases[which[i]], all - left, &failed);
+            (void)starve(c, which[i].saves, all - left, &failed);
             fails += failed;
         }
-        assert_true(fails > TRIES / 2);
+        assert_true(fails > tries / 2);
     }
+    ASSERT_OK(wefti_remove_tree(folder));
 }
 
 /* A rank that has no memory for the records of all. */
