@@ -97,7 +97,7 @@ static void families_follow_the_block(void **state) {
         {LLAMA "--group-query-attention --num-query-groups 2 --ffn-hidden-size 96",
          WEFT_FAMILY_LLAMA, 2, 96},
         {LLAMA "--window-size 7,0", WEFT_FAMILY_MISTRAL, 8, 128},
-        {LLAMA "--add-qkv-bias", WEFT_FAMILY_QWEN2, 8, 128},
+        {LLAMA "--add-qkv-bias --window-size -1,0", WEFT_FAMILY_QWEN2, 8, 128},
         {LLAMA "--qk-layernorm --kv-channels 16", WEFT_FAMILY_QWEN3, 8, 128},
         {LLAMA "--num-experts 8 --moe-ffn-hidden-size 48", WEFT_FAMILY_MIXTRAL, 8, 48},
     };
@@ -247,6 +247,7 @@ static void contradictions_are_refused(void **state) {
         {GPT "--optimizer shampoo", "shampoo", WEFT_E_NO_IMPL, 0},
         {GPT "--use-distributed-optimizer --num-distributed-optimizer-instances 3",
          "--num-distributed-optimizer-instances 3", WEFT_E_ARG, 8},
+        {LLAMA "--window-size all", "all", WEFT_E_ARG, 0},
         {GPT "--recompute-granularity most", "most", WEFT_E_ARG, 0},
         {GPT "--use-torch-fsdp2 --data-parallel-sharding-strategy all", "all", WEFT_E_ARG, 0},
         {GPT "--tensor-model-parallel-size 1125899906842624", "1048576", WEFT_E_ARG, 0},

@@ -172,6 +172,7 @@ static weft_status read_window(wefti_translation *x) {
     text += *text == '(';
     const long long before = strtoll(text, &end, 10);
     const int64_t window = *end == ',' ? before + 1 : before;
+    if (end != text && before == -1) return WEFT_OK; /* all tokens */
     WEFT_REQUIRE(end != text && before >= 0 && before <= 1LL << 50, WEFT_E_ARG,
                  "--window-size is '%.60s', but must be the tokens before and behind a token, as "
                  "in 127,0",
