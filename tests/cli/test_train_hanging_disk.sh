@@ -12,7 +12,7 @@ long='train.steps=1000000000 train.eval_every=0'
 begin() {
     call=$1 number=$2 path=$3
     shift 3
-    rm -rf run mark
+    rm -rf run mark out errors # what is waited for is of this process
     env LD_PRELOAD="$WEFT_BUILD_DIR/weft-hang-disk.so" HANG_CALL="$call" HANG_AT="$number" HANG_PATH="$path" HANG_MARK="$work/mark" \
         "$@" >out 2>errors &
     process=$!

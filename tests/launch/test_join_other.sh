@@ -35,7 +35,7 @@ whole() {
 # await TEXT FILE: until it is there
 await() {
     for _ in $(seq 600); do
-        grep -q "$1" "$2" && return
+        grep -qs "$1" "$2" && return
         sleep 0.1
     done
     fail "$what: $2 says no $1" "$2"
@@ -58,6 +58,7 @@ rank 1 train job.yaml data.path=copy.txt >one 2>&1 || fail 'torchrun: the right 
 whole zero $zero
 
 what='two launchers'
+rm -f zero
 port=$(free_port)
 host() {
     number=$1
@@ -76,6 +77,7 @@ host 1 -- "$weft" train job.yaml >one 2>&1 || fail "$what: the right one" one
 whole zero $zero
 
 what='the wrong one first'
+rm -f zero
 port=$(free_port)
 host 0 -- sh -c 'while [ ! -e go ]; do sleep 0.1; done; exec "$@"' sh "$weft" train job.yaml >zero 2>&1 &
 zero=$!
@@ -100,6 +102,7 @@ refused 'train.steps|exit code 1' "$weft" launch -n 2 --no-logs -- sh -c 'exec "
 
 # Who has a name of its job has it under a launcher, too.
 what='a name'
+rm -f zero
 port=$(free_port)
 WEFT_JOB=a host 0 -- "$weft" train job.yaml >zero 2>&1 &
 zero=$!

@@ -22,7 +22,7 @@ host_0() {
     name=$1 steps=$2 deaths=$3
     shift 3
     what="$name '$deaths' $*"
-    rm -rf deaths logs-*
+    rm -rf deaths logs-* "$name".[0-9]
     mkdir deaths
     launch $a 0 --logs logs-0 --timeout 20 "$@" -- "$mend" "$steps" deaths "$deaths" >"$name.0" 2>&1 &
     first=$!
