@@ -70,7 +70,11 @@ static weft_status place(bench_kernel *k) {
 static weft_status compile(const wefti_measuring *m, bench_kernel *k) {
     const wefti_backend *const *backends = wefti_builtin_backends();
     wefti_bf16_compute bf16 = WEFTI_BF16_AS_F32;
-    if (backends[0]->choose_bf16) bf16 = backends[0]->choose_bf16(backends[0]);
+    for (const wefti_backend *const *b = backends; *b; b++)
+        if ((*b)->choose_bf16) {
+            bf16 = (*b)->choose_bf16(*b);
+            break;
+        }
     WEFT_TRY(wefti_builtin_check());
     WEFT_TRY(weft_graph_status(k->graph));
     const wefti_routine_spec spec = {.body = k->graph->cells[0],
