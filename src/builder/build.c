@@ -16,9 +16,10 @@ const char *wefti_build_name(wefti_emitter *b, const char *prefix, const char *n
     return text ? text : "";
 }
 
-weft_status wefti_build_tensor(wefti_emitter *b, const char *name, wefti_tensor_role role,
-                               const weft_desc *whole, const wefti_layout *layout, weft_init init,
-                               int32_t buffer, int32_t *out) {
+/* A tensor of the program; `layout` NULL: whole. */
+static weft_status new_tensor(wefti_emitter *b, const char *name, wefti_tensor_role role,
+                              const weft_desc *whole, const wefti_layout *layout, weft_init init,
+                              int32_t buffer, int32_t *out) {
     wefti_program *p = b->p;
     int64_t count = p->tensor_count;
     WEFT_TRY(WEFT_GROW(p->tensors, count, b->tensor_cap));
@@ -55,7 +56,7 @@ weft_status wefti_build_persistent(wefti_emitter *b, const char *name, wefti_ten
     } else {
         WEFT_TRY(wefti_buffer_persistent(b, weft_desc_bytes(&here), name, out_buffer));
     }
-    WEFT_TRY(wefti_build_tensor(b, name, role, whole, &sharding, init, *out_buffer, out_tensor));
+    WEFT_TRY(new_tensor(b, name, role, whole, &sharding, init, *out_buffer, out_tensor));
     if (role == WEFTI_TENSOR_PARAM) b->buffers[*out_buffer].param = *out_tensor;
     return WEFT_OK;
 }
@@ -101,8 +102,8 @@ static weft_status bind_input(wefti_emitter *b, int32_t v) {
     if (micros > 1) all -= stride - bytes; /* nothing lies behind the last one */
     WEFT_TRY(wefti_buffer_add(b, all, name, &whole));
     b->buffers[whole].life.last = INT32_MAX; /* to the end: set in finish */
-    WEFT_TRY(wefti_build_tensor(b, name, WEFTI_TENSOR_INPUT, &info->desc, b->part ? use : NULL,
-                                info->init, whole, &tensor));
+    WEFT_TRY(new_tensor(b, name, WEFTI_TENSOR_INPUT, &info->desc, b->part ? use : NULL, info->init,
+                        whole, &tensor));
     b->p->tensors[tensor].microbatches = micros;
     b->p->tensors[tensor].stride = micros > 1 ? stride : 0;
     b->micro[0].value[v] = whole;
@@ -262,9 +263,9 @@ static weft_status named_outputs(wefti_emitter *b) {
                                       &b->output_buffer[v]));
             b->buffers[b->output_buffer[v]].life.last = INT32_MAX;
         }
-        WEFT_TRY(wefti_build_tensor(
-            b, wefti_build_name(b, "", b->g->outputs[i].name), WEFTI_TENSOR_OUTPUT, &info->desc,
-            b->part ? &b->dec->sharding[v].use : NULL, info->init, b->output_buffer[v], &tensor));
+        WEFT_TRY(new_tensor(b, wefti_build_name(b, "", b->g->outputs[i].name), WEFTI_TENSOR_OUTPUT,
+                            &info->desc, b->part ? &b->dec->sharding[v].use : NULL, info->init,
+                            b->output_buffer[v], &tensor));
     }
     return WEFT_OK;
 }
@@ -274,10 +275,10 @@ static weft_status readable_gradients(wefti_emitter *b) {
         int32_t v = b->root->in[i], tensor;
         if (b->param_index[v] < 0 || b->param_gradient[v] < 0) continue;
         b->buffers[b->param_gradient[v]].life.last = INT32_MAX;
-        WEFT_TRY(wefti_build_tensor(b, wefti_build_name(b, "grad:", b->root->values[v].name),
-                                    WEFTI_TENSOR_GRADIENT, &b->root->values[v].desc,
-                                    b->part ? &b->dec->sharding[v].gradient : NULL,
-                                    b->root->values[v].init, b->param_gradient[v], &tensor));
+        WEFT_TRY(new_tensor(b, wefti_build_name(b, "grad:", b->root->values[v].name),
+                            WEFTI_TENSOR_GRADIENT, &b->root->values[v].desc,
+                            b->part ? &b->dec->sharding[v].gradient : NULL, b->root->values[v].init,
+                            b->param_gradient[v], &tensor));
     }
     return WEFT_OK;
 }

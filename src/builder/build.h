@@ -224,10 +224,6 @@ typedef struct wefti_emitter {
 
 /* build.c: helpers */
 const char *wefti_build_name(wefti_emitter *b, const char *prefix, const char *name);
-/* A tensor of the program; `layout` NULL: whole. */
-weft_status wefti_build_tensor(wefti_emitter *b, const char *name, wefti_tensor_role role,
-                               const weft_desc *whole, const wefti_layout *layout, weft_init init,
-                               int32_t buffer, int32_t *out) WEFT_CHECKED;
 /* A persistent tensor: at the offset that the sharing program has given it, or new. */
 weft_status wefti_build_persistent(wefti_emitter *b, const char *name, wefti_tensor_role role,
                                    const weft_desc *whole, const wefti_layout *layout,

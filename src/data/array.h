@@ -90,11 +90,6 @@ weft_status wefti_shard_parse(const char *path, const unsigned char *bytes, int6
 
 enum { WEFTI_NPY_HEADER_BYTES = (1 << 20) + 12, WEFTI_ARRAY_HEADER_BYTES = 1024 }; /* the longest */
 
-/* The size of an IDX file according to its header (`count` >= 4 + 4 * rank bytes of it, else
- * WEFT_E_CORRUPT). */
-weft_status wefti_idx_size(const char *path, const unsigned char *bytes, int64_t count,
-                           int64_t *out_bytes) WEFT_CHECKED;
-
 /* Unpack a gzip file that holds an IDX file. *out is from wefti_alloc. */
 weft_status wefti_idx_unpack(const char *path, const unsigned char *bytes, int64_t count,
                              unsigned char **out, int64_t *out_bytes) WEFT_CHECKED;

@@ -12,7 +12,8 @@ unsigned char *wefti_arena_at(const wefti_device_arena *arena, int64_t offset) {
     return block->memory + (offset - block->begin);
 }
 
-int64_t wefti_arena_left(const wefti_device_arena *arena, int64_t offset) {
+/* How many bytes lie in one block from `offset` on. */
+static int64_t bytes_left(const wefti_device_arena *arena, int64_t offset) {
     int64_t end = arena->bytes;
     for (int64_t i = arena->count; i-- > 0 && arena->blocks[i].begin > offset;)
         end = arena->blocks[i].begin;
@@ -32,7 +33,7 @@ static weft_status check(const wefti_home *h, int64_t offset, int64_t bytes) {
 
 /* The memory of the next part of a range, and its bytes. */
 static unsigned char *next(const wefti_home *h, int64_t offset, int64_t bytes, int64_t *out) {
-    const int64_t left = wefti_arena_left(h->arena, h->offset + offset);
+    const int64_t left = bytes_left(h->arena, h->offset + offset);
     *out = bytes < left ? bytes : left;
     return wefti_arena_at(h->arena, h->offset + offset);
 }
@@ -59,7 +60,7 @@ weft_status wefti_home_write(const wefti_home *h, int64_t offset, int64_t bytes,
 
 void *wefti_home_memory(const wefti_home *h) {
     const bool reached = h->arena && (!h->device || h->device->table->direct) &&
-                         wefti_arena_left(h->arena, h->offset) >= h->bytes;
+                         bytes_left(h->arena, h->offset) >= h->bytes;
     return reached ? wefti_arena_at(h->arena, h->offset) : NULL;
 }
 

@@ -30,8 +30,6 @@ typedef struct wefti_device_arena {
 
 /* The memory of an offset, for the owner of the bytes; NULL: the arena is empty. */
 unsigned char *wefti_arena_at(const wefti_device_arena *arena, int64_t offset);
-/* How many bytes lie in one block from `offset` on. */
-int64_t wefti_arena_left(const wefti_device_arena *arena, int64_t offset);
 
 typedef struct wefti_home {
     wefti_device *device; /* the owner of the arena; NULL: memory of this process */

@@ -93,11 +93,6 @@ int64_t wefti_rank_device_ended(const wefti_rank_device *device);
 weft_status wefti_rank_device_init(wefti_rank_device *device, const wefti_program *program,
                                    wefti_footprint before, uint64_t seed) WEFT_CHECKED;
 
-/* Writes the program's constants (the 1 that seeds the backward pass). wefti_rank_device_init calls
- * it too. */
-weft_status wefti_rank_device_seed(wefti_rank_device *device,
-                                   const wefti_program *program) WEFT_CHECKED;
-
 /* ---- traces: Chrome JSON, opens in Perfetto ---- */
 /* Whose times a trace has. Simulated times say nothing about a host, so such a file has the same
  * bytes in each run. */

@@ -259,6 +259,19 @@ static weft_status clear(wefti_rank_device *d, wefti_location at, int64_t bytes)
                              bytes);
 }
 
+/* The program's constants: the 1 that seeds the backward pass, and cleared scalars. */
+static weft_status write_constants(wefti_rank_device *d, const wefti_program *p) {
+    unsigned char one[sizeof(double)];
+    if (wefti_location_exists(p->scalars)) WEFT_TRY(clear(d, p->scalars, sizeof(wefti_step_block)));
+    if (wefti_location_exists(p->one)) {
+        wefti_store(p->loss_dtype, one, 0, 1.0);
+        const int64_t bytes = (int64_t)weft_dtype_bytes(p->loss_dtype);
+        const wefti_home home = wefti_rank_device_home(d, p->one, bytes);
+        WEFT_TRY(wefti_home_write(&home, 0, bytes, one));
+    }
+    return wefti_stream_publish(d->stream);
+}
+
 weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p,
                                    wefti_footprint before, uint64_t seed) {
     const wefti_footprint all = wefti_program_footprint(p);
@@ -275,17 +288,5 @@ weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p,
         else if (d->used) /* new memory is already zero */
             WEFT_TRY(clear(d, x->home, weft_desc_bytes(&x->desc)));
     }
-    return wefti_rank_device_seed(d, p);
-}
-
-weft_status wefti_rank_device_seed(wefti_rank_device *d, const wefti_program *p) {
-    unsigned char one[sizeof(double)];
-    if (wefti_location_exists(p->scalars)) WEFT_TRY(clear(d, p->scalars, sizeof(wefti_step_block)));
-    if (wefti_location_exists(p->one)) {
-        wefti_store(p->loss_dtype, one, 0, 1.0);
-        const int64_t bytes = (int64_t)weft_dtype_bytes(p->loss_dtype);
-        const wefti_home home = wefti_rank_device_home(d, p->one, bytes);
-        WEFT_TRY(wefti_home_write(&home, 0, bytes, one));
-    }
-    return wefti_stream_publish(d->stream);
+    return write_constants(d, p);
 }

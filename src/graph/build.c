@@ -46,7 +46,9 @@ static weft_status capture_root(weft_graph *g, int32_t value, int32_t *out) {
     return add_capture(g, v->desc, kind, v->name, (wefti_capture){.outer = value}, out);
 }
 
-weft_status wefti_handle_resolve(weft_graph *g, weft_value handle, int32_t *out) {
+/* The index of a handle's value in the current body. An outer value becomes an input of the open
+ * cell. */
+static weft_status resolve(weft_graph *g, weft_value handle, int32_t *out) {
     wefti_builder *b = g->builder;
     WEFT_REQUIRE(handle.id >= 0, WEFT_E_ARG, "an empty value is used");
     WEFT_REQUIRE(handle.id < b->handle_count, WEFT_E_ARG, "value %d is not of this graph",
@@ -112,7 +114,7 @@ static weft_status add(weft_graph *g, const weft_op_def *op, int in_count, const
             values[i] = -1;
             continue;
         }
-        weft_status st = wefti_handle_resolve(g, in[i], &values[i]);
+        weft_status st = resolve(g, in[i], &values[i]);
         if (st < 0) return wefti_prefix(st, "%s: input %d", op->name, i);
     }
     int32_t node;
@@ -230,8 +232,8 @@ weft_value weft_state(weft_graph *g, const char *name, weft_desc desc, weft_init
 static weft_status update_state(weft_graph *g, weft_value state, weft_value next) {
     wefti_builder *b = g->builder;
     int32_t s, n;
-    WEFT_TRY(wefti_handle_resolve(g, state, &s));
-    WEFT_TRY(wefti_handle_resolve(g, next, &n));
+    WEFT_TRY(resolve(g, state, &s));
+    WEFT_TRY(resolve(g, next, &n));
     if (!b->cell) return wefti_root_assign(g, s, n);
     const wefti_value_info *sv = &b->cell->values[s], *nv = &b->cell->values[n];
     WEFT_REQUIRE(sv->kind == WEFTI_VALUE_STATE, WEFT_E_ARG, "only a state can be updated");
@@ -253,7 +255,7 @@ void weft_state_update(weft_graph *g, weft_value state, weft_value next) {
 
 static weft_status root_handle(weft_graph *g, const char *what, weft_value value, int32_t *out) {
     WEFT_REQUIRE(g->builder->depth == 0, WEFT_E_ARG, "%s is inside a cell; name it outside", what);
-    return wefti_handle_resolve(g, value, out);
+    return resolve(g, value, out);
 }
 
 static weft_status add_output(weft_graph *g, const char *name, weft_value value) {
@@ -430,7 +432,7 @@ static weft_status end_cell(weft_graph *g, int count, weft_value *values) {
     WEFT_NEW_ARRAY(inside, int32_t, count);
     weft_status st = WEFT_OK;
     for (int i = 0; i < count && st >= 0; i++) {
-        st = wefti_handle_resolve(g, values[i], &inside[i]);
+        st = resolve(g, values[i], &inside[i]);
         if (st < 0) (void)wefti_prefix(st, "result %d", i);
     }
     if (st >= 0 && b->depth == 1) {

@@ -50,9 +50,6 @@ void wefti_builder_destroy(wefti_builder *b);
 /* A new handle for a value of a body. */
 weft_status wefti_handle_new(wefti_builder *b, weft_body *body, int32_t value,
                              weft_value *out) WEFT_CHECKED;
-/* The index of a handle's value in the current body. An outer value becomes an input of the open
- * cell. */
-weft_status wefti_handle_resolve(weft_graph *g, weft_value handle, int32_t *out) WEFT_CHECKED;
 
 /* Named root values; names are checked and claimed. */
 weft_status wefti_root_value(weft_graph *g, wefti_value_kind kind, const char *name, weft_desc desc,

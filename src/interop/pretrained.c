@@ -534,8 +534,8 @@ static weft_status load(loading *l, weft_session *session, bool everywhere) {
     return parts ? wefti_party_agree(l->party, status) : status;
 }
 
-weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
-                                       const char *path) {
+static weft_status load_path(weft_session *session, const weft_model_config *config,
+                             const char *path) {
     const wefti_party alone = {.world = NULL};
     loading l = {.config = config, .directory = path, .party = &alone};
     return end(&l, load(&l, session, false));
@@ -577,7 +577,7 @@ weft_status wefti_pretrained_load(weft_session *session, const weft_model_config
                                   const char *directory) {
     char *path;
     WEFT_TRY(resolve(directory, true, &path, NULL));
-    weft_status status = wefti_pretrained_load_path(session, config, path);
+    weft_status status = load_path(session, config, path);
     wefti_free(path);
     return status;
 }

@@ -35,8 +35,6 @@ weft_status wefti_pretrained_path(const char *directory, char **out, char **out_
 /* Collective: rank 0 finds it, and has the note. */
 weft_status wefti_pretrained_path_across(const wefti_party *party, const char *directory,
                                          char **out, char **out_note) WEFT_CHECKED;
-weft_status wefti_pretrained_load_path(weft_session *session, const weft_model_config *config,
-                                       const char *path) WEFT_CHECKED;
 
 /* ---- adapters, in the form of PEFT: adapter_config.json, adapter_model.safetensors ---- */
 

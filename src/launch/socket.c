@@ -108,7 +108,7 @@ weft_status wefti_address_find(const char *text, wefti_address *out) {
     return WEFT_OK;
 }
 
-bool wefti_address_is_loopback(const wefti_address *address) {
+static bool is_loopback(const wefti_address *address) {
     if (address->at.ss_family == AF_INET6)
         return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)&address->at)->sin6_addr);
     uint32_t host = ntohl(((const struct sockaddr_in *)&address->at)->sin_addr.s_addr);
@@ -264,8 +264,7 @@ weft_status wefti_connect(const wefti_address *to, const char *from, int *out_fd
     int fd;
     WEFT_TRY(new_socket(to, &fd));
     weft_status status = WEFT_OK;
-    if (from && *from && !wefti_address_is_loopback(to))
-        status = leave_from(fd, from, to->at.ss_family);
+    if (from && *from && !is_loopback(to)) status = leave_from(fd, from, to->at.ss_family);
     if (status >= 0 && connect(fd, (const struct sockaddr *)&to->at, to->bytes) != 0)
         status =
             errno == EINPROGRESS ? WEFT_PENDING : WEFT_RAISE(WEFT_E_PEER, "%s", strerror(errno));
@@ -317,7 +316,7 @@ weft_status wefti_socket_interface(int fd, char out[WEFTI_INTERFACE_TEXT]) {
                      getifaddrs(&all) == 0,
                  WEFT_E_IO, "this end of a connection is unknown: %s", strerror(errno));
     out[0] = 0;
-    if (wefti_address_is_loopback(&mine)) snprintf(out, WEFTI_INTERFACE_TEXT, "lo");
+    if (is_loopback(&mine)) snprintf(out, WEFTI_INTERFACE_TEXT, "lo");
     for (const struct ifaddrs *a = all; a && !out[0]; a = a->ifa_next) {
         if (a->ifa_addr &&
             (a->ifa_addr->sa_family == AF_INET || a->ifa_addr->sa_family == AF_INET6) &&

@@ -25,7 +25,6 @@ typedef struct wefti_outward {
 } wefti_outward;
 struct ifaddrs;
 void wefti_outward_of(const struct ifaddrs *interfaces, wefti_outward *out);
-bool wefti_address_is_loopback(const wefti_address *address);
 /* "host:port", or "[host]:port" if the host is an IPv6 address. Returns as snprintf. */
 int wefti_host_and_port(const char *host, int port, char *out, size_t room);
 /* "10.0.0.1:4711"; with_port false: "10.0.0.1". Returns out. */

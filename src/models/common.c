@@ -102,7 +102,7 @@ double wefti_attention_dropout(const wefti_model_build *b) {
     return b->c->dropout_apart ? b->c->attention_dropout : b->c->dropout;
 }
 
-bool wefti_has_loss(const wefti_model_build *b) {
+static bool has_loss(const wefti_model_build *b) {
     return b->use == WEFT_USE_TRAIN || b->use == WEFT_USE_EVAL;
 }
 
@@ -111,7 +111,7 @@ weft_value wefti_tokens(const wefti_model_build *b) {
 }
 
 weft_value wefti_targets(const wefti_model_build *b) {
-    if (!wefti_has_loss(b)) return WEFT_NO_VALUE;
+    if (!has_loss(b)) return WEFT_NO_VALUE;
     return weft_input(b->g, "targets", WEFT_DESC(WEFT_I32, b->batch, b->seq));
 }
 
@@ -154,7 +154,7 @@ weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *wh
 }
 
 weft_value wefti_labels(const wefti_model_build *b) {
-    if (!wefti_has_loss(b)) return WEFT_NO_VALUE;
+    if (!has_loss(b)) return WEFT_NO_VALUE;
     return weft_input(b->g, "label", WEFT_DESC(WEFT_I32, b->batch));
 }
 
@@ -173,7 +173,7 @@ weft_value wefti_image(const wefti_model_build *b) {
 void wefti_model_end(const wefti_model_build *b, weft_value logits, weft_value targets,
                      weft_value share, weft_value further) {
     weft_graph *g = b->g;
-    if (!wefti_has_loss(b)) {
+    if (!has_loss(b)) {
         weft_output(g, "logits", weft_cell_end(g, logits));
         return;
     }

@@ -118,7 +118,6 @@ weft_value wefti_attend_all(const wefti_model_build *b, weft_value x, const char
 /* The inputs "tokens" and "targets" [batch, seq]; targets empty when the use has no loss. */
 weft_value wefti_tokens(const wefti_model_build *b);
 weft_value wefti_targets(const wefti_model_build *b);
-bool wefti_has_loss(const wefti_model_build *b);
 /* DECODE: the key or value cache "cache.<layer>.<k|v>" with x written at `position`; else x itself.
  */
 weft_value wefti_cached(const wefti_model_build *b, weft_value x, const char *which,

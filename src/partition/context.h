@@ -104,8 +104,6 @@ weft_status wefti_partition_choose(wefti_lowering *c, const wefti_strategy *stra
 /* Whether the strategy is only a guide for the node: it names a label, and the node belongs to a
  * gradient. */
 bool wefti_partition_guided(const weft_node *n, const wefti_strategy *s);
-/* names.c: "call.inside", or the one that is not empty; cut off at `bytes` - 1 characters. */
-const char *wefti_label_join(const char *call, const char *inside, char *buffer, size_t bytes);
 /* Sets ctx->strategies. */
 weft_status wefti_partition_find_strategies(wefti_partition *p,
                                             wefti_partition_context *ctx) WEFT_CHECKED;

@@ -27,9 +27,10 @@ const char *wefti_node_inside(const weft_body *body, const weft_node *n, char *b
     return buffer;
 }
 
-const char *wefti_label_join(const char *call, const char *inside, char *buffer, size_t bytes) {
+/* "call.inside", or the one that is not empty; cut off at `bytes` - 1 characters. */
+static const char *join(const char *call, const char *inside, char *buffer, size_t bytes) {
     size_t first = strlen(call), dot = first && *inside ? 1 : 0, second = strlen(inside);
-    if (first + dot >= bytes) return wefti_label_join("", call, buffer, bytes);
+    if (first + dot >= bytes) return join("", call, buffer, bytes);
     if (first + dot + second >= bytes) second = bytes - 1 - first - dot;
     memcpy(buffer, call, first);
     if (dot) buffer[first] = '.';
@@ -42,7 +43,7 @@ const char *wefti_node_label(const weft_body *body, const char *call, const weft
                              char *buffer, size_t bytes) {
     char inside[512];
     wefti_node_inside(body, n, inside, sizeof inside);
-    return wefti_label_join(call, inside, buffer, bytes);
+    return join(call, inside, buffer, bytes);
 }
 
 /* The name of a node's op in plans. A gradient may be an op that models also use, but with other
@@ -117,10 +118,9 @@ static weft_status match_call(wefti_partition *p, wefti_matched *m) {
     for (int64_t k = 0; k < m->body->node_count; k++) {
         char label[512];
         if (c->count[k] == 0) continue;
-        m->strategies[k] =
-            wefti_plan_strategy_among(p->plan, c->which[k], c->count[k],
-                                      wefti_label_join(m->call, c->inside[k], label, sizeof label),
-                                      c->op[k], m->body->nodes[k].gradient);
+        m->strategies[k] = wefti_plan_strategy_among(
+            p->plan, c->which[k], c->count[k], join(m->call, c->inside[k], label, sizeof label),
+            c->op[k], m->body->nodes[k].gradient);
     }
     return WEFT_OK;
 }

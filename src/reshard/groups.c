@@ -19,7 +19,8 @@ static uint64_t digest_of(const wefti_layouts *l, int32_t rank) {
     return digest;
 }
 
-weft_status wefti_layouts_groups(const wefti_layouts *l, int32_t *out) {
+/* For each rank the lowest rank that holds the same regions of the same tensors. */
+static weft_status find_groups(const wefti_layouts *l, int32_t *out) {
     uint64_t *digests;
     WEFT_NEW_ARRAY(digests, uint64_t, l->ranks);
     for (int32_t r = 0; r < l->ranks; r++) {
@@ -35,7 +36,7 @@ weft_status wefti_layouts_groups_text(const wefti_layouts *l, bool json, wefti_t
     int32_t *groups;
     const char *between = "";
     WEFT_NEW_ARRAY(groups, int32_t, l->ranks);
-    weft_status status = wefti_layouts_groups(l, groups);
+    weft_status status = find_groups(l, groups);
     wefti_text_add(text, json ? "{\"groups\": [" : "");
     for (int32_t r = 0; r < l->ranks && status >= 0; r++) {
         const char *separator = "";

@@ -68,9 +68,6 @@ weft_status wefti_layouts_parse_rules(const char *text, wefti_layouts **out) WEF
 /* WEFT_E_ARG for a rule that no tensor of `path` has matched. */
 weft_status wefti_layouts_check_matched(const wefti_layouts *l, const char *path) WEFT_CHECKED;
 enum { WEFTI_SPLIT_NONE = -1, WEFTI_SPLIT_UNSAID = -2 };
-/* The dimension along which rules split a tensor, or one of the values above. Marks the rules that
- * match. `of` as for wefti_layouts_find. */
-int wefti_layouts_dimension(const wefti_layouts *l, const char *name, const char *of);
 /* As wefti_layouts_find. WEFT_E_SHAPE for a dimension that the tensor does not have. */
 weft_status wefti_layouts_find_by_rules(const wefti_layouts *l, const char *name, const char *of,
                                         const weft_desc *whole, wefti_placement **out,
@@ -118,8 +115,6 @@ void wefti_placement_parts(const wefti_placement *p, int rank, int64_t out[WEFT_
  * dimensions in all. */
 void wefti_placement_merge(wefti_layout *layout, int rank);
 
-/* groups.c: for each rank the lowest rank that holds the same regions of the same tensors. */
-weft_status wefti_layouts_groups(const wefti_layouts *l, int32_t *out) WEFT_CHECKED;
 /* The groups as "{0,4},{1,5}", or as a JSON object with the list `groups`. */
 weft_status wefti_layouts_groups_text(const wefti_layouts *l, bool json,
                                       wefti_text *text) WEFT_CHECKED;

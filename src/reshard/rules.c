@@ -88,7 +88,9 @@ weft_status wefti_layouts_check_matched(const wefti_layouts *l, const char *path
     return WEFT_OK;
 }
 
-int wefti_layouts_dimension(const wefti_layouts *l, const char *name, const char *of) {
+/* The dimension along which rules split a tensor, or another value as out[] has it. Marks the rules
+ * that match. `of` as for wefti_layouts_find. */
+static int dimension_of(const wefti_layouts *l, const char *name, const char *of) {
     int dimension = WEFTI_SPLIT_UNSAID;
     for (int i = 0; i < l->rule_count; i++) {
         const char *match = l->rules[i].match;
@@ -102,7 +104,7 @@ int wefti_layouts_dimension(const wefti_layouts *l, const char *name, const char
 weft_status wefti_layouts_find_by_rules(const wefti_layouts *l, const char *name, const char *of,
                                         const weft_desc *whole, wefti_placement **out,
                                         int32_t *out_count) {
-    const int dimension = wefti_layouts_dimension(l, name, of);
+    const int dimension = dimension_of(l, name, of);
     if (dimension < 0) return WEFT_OK; /* whole on every rank */
     WEFT_REQUIRE(dimension < whole->rank, WEFT_E_SHAPE,
                  "tensor \"%.200s\" is %s; it cannot be split along dimension %d", name,
@@ -139,7 +141,7 @@ static weft_status check_other_shapes(const wefti_shards *s, const int *dimensio
 weft_status wefti_shards_dimensions(const wefti_shards *s, const wefti_layouts *l, int *out) {
     for (int64_t k = 0; k < s->count; k++) {
         const wefti_source_tensor *t = &s->tensors[k], *of = wefti_shards_parameter(s, t);
-        out[k] = wefti_layouts_dimension(l, t->name, of ? of->name : NULL);
+        out[k] = dimension_of(l, t->name, of ? of->name : NULL);
         WEFT_REQUIRE(out[k] < t->desc.rank, WEFT_E_SHAPE,
                      "%s: tensor \"%.200s\" is %s; it cannot be split along dimension %d", s->path,
                      t->name, wefti_desc_text(&t->desc).text, out[k]);

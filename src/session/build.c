@@ -495,7 +495,3 @@ weft_status weft_session_trace(weft_session *s, const char *path) {
     set_trace(s, s->trace);
     return WEFT_OK;
 }
-
-weft_status wefti_session_largest(const weft_session *s, int count, char **out) {
-    return wefti_program_largest(largest_program(s, s->views[0]->programs), count, out);
-}

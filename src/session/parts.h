@@ -132,18 +132,10 @@ void wefti_session_stop(weft_session *s);
 /* give/give.c: a tensor has changed in another way than by a step. Call it on all ranks. */
 void wefti_session_changed(weft_session *s, wefti_tensor_role role);
 
-/* session.c */
-weft_status wefti_session_run_section(weft_session *s, const wefti_view *view,
-                                      wefti_section section) WEFT_CHECKED;
 /* Updates with the complete gradients, by s->rate and s->scale. It may be scattered then. */
 weft_status wefti_session_apply(weft_session *s) WEFT_CHECKED;
 /* If the session is scattered, gathers parameters, which communicates. */
 weft_status wefti_session_gather(weft_session *s) WEFT_CHECKED;
-/* Whether wefti_session_apply needs no other rank, on all ranks. */
-bool wefti_session_updates_alone(const weft_session *s);
-/* Writes scalar number `place` of the step, in f32 and in f64, on all devices of this process. */
-weft_status wefti_session_set_scalar(const weft_session *s, size_t place,
-                                     double value) WEFT_CHECKED;
 /* Whether steps [0, end) of a section communicate. */
 bool wefti_section_communicates(const wefti_program *p, wefti_section section, int32_t end);
 /* The inputs of views from number `first` on are consumed. */

@@ -62,8 +62,7 @@ static weft_status run_part(weft_session *s, const wefti_view *view, wefti_secti
     return wefti_fail_world(s->world, status);
 }
 
-weft_status wefti_session_run_section(weft_session *s, const wefti_view *view,
-                                      wefti_section section) {
+static weft_status run_section(weft_session *s, const wefti_view *view, wefti_section section) {
     return run_part(s, view, section, PART_ALL);
 }
 
@@ -80,7 +79,8 @@ bool wefti_section_communicates(const wefti_program *p, wefti_section section, i
     return false;
 }
 
-bool wefti_session_updates_alone(const weft_session *s) {
+/* Whether wefti_session_apply needs no other rank, on all ranks. */
+static bool updates_alone(const weft_session *s) {
     bool alone = s->options.recovery;
     for (int32_t r = 0; r < s->devices; r++) alone &= s->views[0]->sites[r].facts.alone;
     return alone;
@@ -148,7 +148,7 @@ static bool updates_eagerly(const weft_session *s) {
 }
 
 /* Writes scalar number `place` of the step, in f32 and in f64, on all devices of this process. */
-weft_status wefti_session_set_scalar(const weft_session *s, size_t place, double value) {
+static weft_status set_scalar(const weft_session *s, size_t place, double value) {
     const float single = (float)value;
     const size_t f32 = offsetof(wefti_step_block, f32) + place * sizeof single;
     const size_t f64 = offsetof(wefti_step_block, f64) + place * sizeof value;
@@ -210,9 +210,8 @@ static weft_status accumulate(weft_session *s, double *out_loss) {
     bool first = at_once || !s->accumulated;
     wefti_survivor_forget(&s->survivor);
     if (s->optimizer && first) {
-        WEFT_TRY(
-            wefti_session_set_scalar(s, WEFTI_STEP_PLACE(step), (double)(s->survivor.step + 1)));
-        WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(gradient_scale), gradient_scale(s)));
+        WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(step), (double)(s->survivor.step + 1)));
+        WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(gradient_scale), gradient_scale(s)));
     }
     bool last = s->accumulated + 1 == s->options.microbatches &&
                 view->own->step_count[WEFTI_SECTION_LAST] > 0;
@@ -294,12 +293,12 @@ static weft_status same_norms(weft_session *s, double norm) {
  * gradients are complete once the section has come to its last step. */
 static weft_status complete_gradients(weft_session *s) {
     const wefti_program *p = s->views[0]->own;
-    weft_status status = wefti_session_run_section(s, s->views[0], WEFTI_SECTION_NORM);
+    weft_status status = run_section(s, s->views[0], WEFTI_SECTION_NORM);
     const bool ends =
         status >= 0 ||
         (s->world && wefti_rank_device_ended(wefti_workers_device(s->workers, s->me)) + 1 >=
                          p->step_count[WEFTI_SECTION_NORM]);
-    if (ends && wefti_session_updates_alone(s)) wefti_survivor_reduced(&s->survivor);
+    if (ends && updates_alone(s)) wefti_survivor_reduced(&s->survivor);
     return status;
 }
 
@@ -336,10 +335,10 @@ static bool gathers(const weft_session *s) {
 }
 
 weft_status wefti_session_apply(weft_session *s) {
-    WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(gradient_scale), s->scale));
-    WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(learning_rate), s->rate));
+    WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(gradient_scale), s->scale));
+    WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(learning_rate), s->rate));
     wefti_survivor_updates(&s->survivor);
-    const bool alone = wefti_session_updates_alone(s);
+    const bool alone = updates_alone(s);
     WEFT_TRY(run_part(s, s->views[0], WEFTI_SECTION_UPDATE, alone ? PART_PIECES : PART_ALL));
     s->made_scale = s->scale;
     s->made_norm = s->norm;
@@ -401,7 +400,7 @@ static weft_status try_step(weft_session *s, double learning_rate, double *out_l
                  s->options.microbatches);
     WEFT_TRY(check_rate(learning_rate));
     WEFT_TRY(wefti_session_start(s));
-    WEFT_TRY(wefti_session_set_scalar(s, WEFTI_STEP_PLACE(learning_rate), learning_rate));
+    WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(learning_rate), learning_rate));
     double loss;
     WEFT_TRY(accumulate(s, &loss));
     if (updates_eagerly(s))

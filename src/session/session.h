@@ -169,8 +169,5 @@ typedef struct wefti_session_origin {
 int wefti_session_programs(const weft_session *session); /* how many: 1, and those added */
 wefti_session_origin wefti_session_origin_of(const weft_session *session);
 int wefti_session_threads(const weft_session *session); /* of all devices */
-/* Names the largest tensors in memory at the peak of the device that needs most: "parameters ...
- * 474.7 MiB, ..." into *out (wefti_free). */
-weft_status wefti_session_largest(const weft_session *session, int count, char **out) WEFT_CHECKED;
 
 #endif

@@ -129,7 +129,6 @@ weft_status wefti_built_share_side(wefti_built *b, weft_status status) WEFT_CHEC
 /* Refuses bytes that the job does not ask for if the vocabulary is of another size. Otherwise the
  * model would learn tokens that no tokenizer makes. Not collective. */
 weft_status wefti_built_check_bytes(const wefti_built *b) WEFT_CHECKED;
-bool wefti_job_reads_text(const weft_job *job);
 /* Reads the key of the job, after which files that it has encrypted can be read. writes: the run
  * will write checkpoints with it. */
 weft_status wefti_built_take_key(wefti_built *b, bool writes) WEFT_CHECKED;

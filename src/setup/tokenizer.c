@@ -8,7 +8,7 @@
 #include "interop/pretrained.h"
 #include "setup/setup.h"
 
-bool wefti_job_reads_text(const weft_job *job) {
+static bool reads_text(const weft_job *job) {
     weft_format format = job->data.format;
     return format == WEFT_FORMAT_TEXT || format == WEFT_FORMAT_JSONL || format == WEFT_FORMAT_RAW;
 }
@@ -35,7 +35,7 @@ weft_status wefti_built_read_side(wefti_built *b) {
         weft_status status = wefti_pretrained_side_files(from, uses, &b->setup->side);
         if (status < 0) return wefti_prefix(status, "model.from");
     }
-    const bool reads = wefti_job_reads_text(b->job) && named[0] && strcmp(named, "bytes") != 0;
+    const bool reads = reads_text(b->job) && named[0] && strcmp(named, "bytes") != 0;
     return reads ? add_named(b, named) : WEFT_OK;
 }
 
@@ -70,7 +70,7 @@ weft_status wefti_built_tokenizer(wefti_built *b, weft_tokenizer **out, wefti_en
     const char *from = b->job->model.from;
     int64_t bytes = 0;
     *out = NULL;
-    if (!wefti_job_reads_text(b->job) || b->job->data.tokenizer[0] || !from[0]) return WEFT_OK;
+    if (!reads_text(b->job) || b->job->data.tokenizer[0] || !from[0]) return WEFT_OK;
     if (!b->setup->briefing) {
         wefti_side_files_free(&b->setup->side);
         WEFT_TRY(wefti_built_share_side(b, wefti_built_read_side(b)));

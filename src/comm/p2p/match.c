@@ -31,7 +31,8 @@ static void damaged(wefti_p2p_world *w, int32_t rank, const char *what) {
     wefti_p2p_break(w, WEFT_RANK_OWN, "a message from rank %d is damaged: %s", (int)rank, what);
 }
 
-int32_t wefti_p2p_member(const wefti_p2p_channel *channel, int32_t rank) {
+/* -1: none */
+static int32_t member_of(const wefti_p2p_channel *channel, int32_t rank) {
     int32_t low = 0, high = channel->members;
     while (low < high) {
         int32_t middle = low + (high - low) / 2;
@@ -184,7 +185,7 @@ void wefti_p2p_match(wefti_p2p_world *w, int32_t rank, wefti_p2p_buffer *buffer)
         w->strangers = buffer;
         return;
     }
-    int32_t member = wefti_p2p_member(channel, rank);
+    int32_t member = member_of(channel, rank);
     if (member < 0) {
         wefti_p2p_give_buffer(w, buffer);
         damaged(w, rank, "it is of a group without it");

@@ -191,7 +191,6 @@ static inline void *wefti_p2p_pointer(const wefti_p2p_post *post, wefti_commsche
 
 /* comm/p2p/stream.c: streams. */
 weft_status wefti_p2p_listen_to(wefti_p2p_world *w, int32_t rank) WEFT_CHECKED; /* listens to it */
-wefti_p2p_buffer *wefti_p2p_take_buffer(wefti_p2p_world *w); /* NULL: none is free */
 void wefti_p2p_give_buffer(wefti_p2p_world *w, wefti_p2p_buffer *buffer);
 weft_status wefti_p2p_reserve(wefti_p2p_world *w, int64_t buffers) WEFT_CHECKED;
 /* Header, text and data to a rank; false: no buffer is free, or the world is broken. */
@@ -209,7 +208,6 @@ void wefti_p2p_match(wefti_p2p_world *w, int32_t rank, wefti_p2p_buffer *buffer)
 void wefti_p2p_match_early(wefti_p2p_world *w, wefti_p2p_channel *channel, wefti_p2p_post *post);
 /* A gate may have opened. */
 void wefti_p2p_release(wefti_p2p_world *w, wefti_p2p_post *post);
-int32_t wefti_p2p_member(const wefti_p2p_channel *channel, int32_t rank); /* -1: none */
 wefti_p2p_channel *wefti_p2p_channel_by_id(wefti_p2p_world *w, uint64_t id);
 
 /* comm/p2p/run.c: posts. */

@@ -25,7 +25,8 @@ void wefti_p2p_give_buffer(wefti_p2p_world *w, wefti_p2p_buffer *buffer) {
     w->spares++;
 }
 
-wefti_p2p_buffer *wefti_p2p_take_buffer(wefti_p2p_world *w) {
+/* NULL: none is free */
+static wefti_p2p_buffer *take_buffer(wefti_p2p_world *w) {
     wefti_p2p_buffer *buffer = w->spare;
     if (!buffer) return NULL;
     w->spare = buffer->next;
@@ -36,7 +37,7 @@ wefti_p2p_buffer *wefti_p2p_take_buffer(wefti_p2p_world *w) {
 /* What comes early may use up all buffers but those that sending needs, without which it would
  * never be wanted. */
 static wefti_p2p_buffer *buffer_for_receiving(wefti_p2p_world *w) {
-    return w->spares > w->reserved / 2 ? wefti_p2p_take_buffer(w) : new_buffer(w);
+    return w->spares > w->reserved / 2 ? take_buffer(w) : new_buffer(w);
 }
 
 weft_status wefti_p2p_reserve(wefti_p2p_world *w, int64_t buffers) {
@@ -113,7 +114,7 @@ void wefti_p2p_check_lost_peers(wefti_p2p_world *w) {
 
 bool wefti_p2p_send_header(wefti_p2p_world *w, int32_t rank, const wefti_p2p_header *header,
                            const char *text, const void *data) {
-    wefti_p2p_buffer *buffer = wefti_p2p_take_buffer(w);
+    wefti_p2p_buffer *buffer = take_buffer(w);
     if (!buffer) return false;
     size_t texts = header->text;
     size_t bytes = header->kind == WEFTI_P2P_WITH_DATA ? (size_t)header->bytes : 0;

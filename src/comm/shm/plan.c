@@ -68,7 +68,7 @@ static weft_status prepare_moves(wefti_arena *arena, const wefti_piece_list *pie
 }
 
 /* Shares begin at cache lines (64 bytes), so that two members never write one. */
-void wefti_shm_share(const wefti_shm_plan *plan, int32_t member, int64_t *first, int64_t *count) {
+static void share_of(const wefti_shm_plan *plan, int32_t member, int64_t *first, int64_t *count) {
     const wefti_transfer *t = &plan->transfer;
     int64_t elements = wefti_region_elems(&t->have[0], t->rank);
     int64_t line = 64 / (int64_t)weft_dtype_bytes(t->dtype), lines = (elements + line - 1) / line;
@@ -93,10 +93,10 @@ static void prepare_share(wefti_shm_plan *plan) {
     const wefti_transfer *t = &plan->transfer;
     int64_t bytes = (int64_t)weft_dtype_bytes(t->dtype), most = 0;
     for (int32_t m = 0; m < t->members; m++) {
-        wefti_shm_share(plan, m, &plan->first, &plan->count);
+        share_of(plan, m, &plan->first, &plan->count);
         if (plan->count > most) most = plan->count;
     }
-    wefti_shm_share(plan, t->me, &plan->first, &plan->count);
+    share_of(plan, t->me, &plan->first, &plan->count);
     cut_chunks(plan, (CHUNKS / LINE + t->members - 1) / t->members * (LINE / bytes), most);
     plan->streams_others =
         plan->bytes >= wefti_copy_cache() / 2 && plan->bytes >= wefti_copy_kept() / 2;
@@ -152,7 +152,7 @@ static weft_status find_partners(wefti_arena *arena, const taken_from *takes,
         bool taken = plan->shares || takes_from(takes, t, m, t->me);
         if (m == t->me || !(gives || taken)) continue;
         wefti_shm_partner p = {.member = m, .gives = gives, .touches = taken};
-        if (plan->shares) wefti_shm_share(plan, m, &p.first, &p.count);
+        if (plan->shares) share_of(plan, m, &p.first, &p.count);
         partner[plan->partners++] = p;
         one_way |= taken && !gives;
     }

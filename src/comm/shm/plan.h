@@ -65,8 +65,6 @@ struct wefti_shm_plan {
     int gathered_streamed; /* pages of each four of an all-gather's result */
 };
 
-/* The elements of an all-reduce that `member` reduces. */
-void wefti_shm_share(const wefti_shm_plan *plan, int32_t member, int64_t *first, int64_t *count);
 /* Of a legal transfer (wefti_transfer_check), in the arena. */
 weft_status wefti_shm_plan_create(wefti_arena *arena, const wefti_transfer *t,
                                   wefti_shm_plan **out) WEFT_CHECKED;

@@ -22,7 +22,8 @@ static bool is_task(wefti_variables v, const char *setting, wefti_volcano *out) 
     return out->list == setting + length + 1; /* it has any, and is the first of its name */
 }
 
-bool wefti_volcano_has_tasks(wefti_variables v) {
+/* Whether the plugin `svc` says anything. */
+static bool has_tasks(wefti_variables v) {
     wefti_volcano any;
     for (wefti_variables at = v; *at; at++)
         if (is_task(v, *at, &any)) return true;
@@ -80,8 +81,12 @@ static weft_status check_index(const wefti_volcano *t, const char *index_name, i
     return WEFT_OK;
 }
 
-weft_status wefti_volcano_find(wefti_variables v, const char *index_name, int index,
-                               const char *host_name, wefti_volcano *out) {
+/* Finds the task to which this pod belongs. `index` is the pod's number, from the variable
+ * `index_name`. If there is one task, it is that one; else the task whose list has this host at
+ * that number. There must be tasks. WEFT_E_ARG names variables and values if no task fits, or if a
+ * list is malformed or has another length than its number says. */
+static weft_status find_task(wefti_variables v, const char *index_name, int index,
+                             const char *host_name, wefti_volcano *out) {
     wefti_volcano one = {.size = 0}, other = one, own = one;
     int tasks = 0, here = 0;
     for (wefti_variables at = v; *at; at++) {
@@ -125,11 +130,11 @@ static weft_status read_volcano(wefti_env_reader *r) {
     weft_launcher *p = &c->place;
     wefti_volcano task;
     const wefti_claim_names *from;
-    if (!is_left_to_volcano(r) || !wefti_volcano_has_tasks(r->v)) return WEFT_OK;
+    if (!is_left_to_volcano(r) || !has_tasks(r->v)) return WEFT_OK;
     c->there = true;
     WEFT_TRY(wefti_process_number(r, &p->rank, &from));
     c->rank_name = from->rank;
-    WEFT_TRY(wefti_volcano_find(r->v, from->rank, p->rank, r->host_name, &task));
+    WEFT_TRY(find_task(r->v, from->rank, p->rank, r->host_name, &task));
     (void)snprintf(r->volcano_size, sizeof r->volcano_size, "the number of %s", task.list_name);
     c->size_name = r->volcano_size;
     p->size = task.size;

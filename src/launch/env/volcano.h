@@ -6,9 +6,6 @@
 
 #include "launch/env/values.h"
 
-/* Whether the plugin `svc` says anything. */
-bool wefti_volcano_has_tasks(wefti_variables v);
-
 enum { WEFTI_VOLCANO_NAME = 100 };
 typedef struct wefti_volcano {          /* a task */
     char list_name[WEFTI_VOLCANO_NAME]; /* "VC_WORKER_HOSTS" */
@@ -16,12 +13,5 @@ typedef struct wefti_volcano {          /* a task */
     int size;
     char first_host[WEFTI_HOST_TEXT];
 } wefti_volcano;
-
-/* Finds the task to which this pod belongs. `index` is the pod's number, from the variable
- * `index_name`. If there is one task, it is that one; else the task whose list has this host at
- * that number. There must be tasks. WEFT_E_ARG names variables and values if no task fits, or if a
- * list is malformed or has another length than its number says. */
-weft_status wefti_volcano_find(wefti_variables v, const char *index_name, int index,
-                               const char *host_name, wefti_volcano *out) WEFT_CHECKED;
 
 #endif

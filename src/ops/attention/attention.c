@@ -199,7 +199,8 @@ void wefti_attention_split_position(const weft_node *n, int i, int of, wefti_spl
     if (position && position->rank > 0) r->in[i][0] = r->in[of][0];
 }
 
-bool wefti_attention_by_row(const weft_node *n, int i) {
+/* Whether operand i, which may be absent, names rows of a cache. */
+static bool is_by_row(const weft_node *n, int i) {
     const weft_desc *position = wefti_in(n, i);
     return position && position->rank == 2;
 }
@@ -224,7 +225,7 @@ static weft_status check(const weft_node *n, int first) {
     }
     WEFT_TRY(wefti_op_check_mix(n, 0));
     WEFT_TRY(wefti_op_check_same_shape(n, 1, 2));
-    WEFT_REQUIRE((q->shape[0] == k->shape[0] || wefti_attention_by_row(n, first + 1)) &&
+    WEFT_REQUIRE((q->shape[0] == k->shape[0] || is_by_row(n, first + 1)) &&
                      q->shape[3] == k->shape[3],
                  WEFT_E_SHAPE, "%s: q is %s and k is %s; batch and head size must be equal",
                  n->op->name, TEXT(q), TEXT(k));
@@ -269,7 +270,7 @@ static weft_status infer(const weft_node *n, weft_desc *out, int *out_count) {
 
 static weft_status infer_grad(const weft_node *n, weft_desc *out, int *out_count) {
     WEFT_TRY(check(n, 6));
-    WEFT_REQUIRE(!wefti_attention_by_row(n, 7), WEFT_E_NO_IMPL,
+    WEFT_REQUIRE(!is_by_row(n, 7), WEFT_E_NO_IMPL,
                  "%s: attention to rows of a cache has no gradient", n->op->name);
     const weft_desc *q = wefti_in(n, 0);
     WEFT_TRY(wefti_op_check_same_shape(n, 0, 3));
@@ -329,7 +330,7 @@ static weft_status split(const weft_node *n, wefti_split_rule *r) {
     int8_t batch = wefti_op_factor(r, "batch", -1, q->shape[0], WEFTI_FACTOR_FREE);
     /* Counts key heads. The query heads of a group stay with their key head. */
     int8_t heads = wefti_op_factor(r, "heads", -1, k->shape[2], WEFTI_FACTOR_FREE);
-    const bool by_row = wefti_attention_by_row(n, first + 1);
+    const bool by_row = is_by_row(n, first + 1);
     bool self = q->shape[1] == k->shape[1] && !by_row;
     int8_t rows = by_row ? wefti_op_factor(r, "rows", -1, k->shape[0], WEFTI_FACTOR_WHOLE) : batch;
     int8_t queries =

@@ -15,8 +15,6 @@ int64_t wefti_attention_offset(const weft_node *n);
 weft_status wefti_attention_check_position(const weft_node *n, int i, int of) WEFT_CHECKED;
 /* Such a position is split as the batch of operand `of`. */
 void wefti_attention_split_position(const weft_node *n, int i, int of, wefti_split_rule *r);
-/* Whether operand i, which may be absent, names rows of a cache. */
-bool wefti_attention_by_row(const weft_node *n, int i);
 /* The number of visible pairs of a query i in [0, queries) and a key j in [0, keys) with j <= i +
  * offset. If `window` is not 0, each query sees only the last `window` of these keys. */
 int64_t wefti_attention_pairs(int64_t queries, int64_t keys, int64_t offset, int64_t window);

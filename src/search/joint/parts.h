@@ -161,12 +161,6 @@ weft_status wefti_joint_line_find(wefti_joint *j, const wefti_degrees *degrees,
 /* The part of the rate that a product of these sizes reaches, with room for rounding. */
 double wefti_joint_product_use(const wefti_device_model *device, wefti_arithmetic arithmetic,
                                const wefti_product_shape *shape);
-/* Seconds of a product for so many samples, at least, with one of its sizes split over `tensor`
- * devices and one that grows with the samples over `context`. Not `even`: heads or experts are not
- * split into equal parts, so nothing is known of its sizes. */
-double wefti_joint_product_least(const wefti_device_model *device,
-                                 const wefti_joint_product *product, double samples, int32_t tensor,
-                                 int32_t context, bool even);
 /* The same for a product of a split's own line. */
 double wefti_joint_product_of_line(const wefti_device_model *device,
                                    const wefti_joint_product *product, double samples,

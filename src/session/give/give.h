@@ -24,11 +24,6 @@ typedef struct wefti_state_stream {
     uint32_t crc;
 } wefti_state_stream;
 
-/* stream.c. Moves the state `what` of a device of this process, after `target` updates, through the
- * stream: reads it if the stream gives, else writes it. Refuses another state, after it has read it
- * to its end. */
-weft_status wefti_state_move(wefti_state_stream *x, wefti_given what, int32_t rank,
-                             int64_t target) WEFT_CHECKED;
 /* From rank `from`, which has it as `there`, to rank `to`, which takes it as `here`. Both ranks
  * call it. tensor: of GIVEN_TENSOR; else -1. */
 typedef struct wefti_giving {

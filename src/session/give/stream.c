@@ -177,8 +177,8 @@ static weft_status count_all(const wefti_state_stream *x, wefti_given what, int3
 }
 
 /* A stream that is not wanted is read to its end: the giver waits for that. */
-weft_status wefti_state_move(wefti_state_stream *x, wefti_given what, int32_t rank,
-                             int64_t target) {
+static weft_status move_state(wefti_state_stream *x, wefti_given what, int32_t rank,
+                              int64_t target) {
     state_head own = {.step = target, .tensors = 7}, h;
     mover m = {x, rank};
     x->crc = 0;
@@ -222,10 +222,10 @@ static weft_status give_here(const wefti_giving *g, wefti_state_stream *x, int64
     x->block = wefti_alloc((size_t)x->room);
     WEFT_REQUIRE(x->block, WEFT_E_NOMEM, "no memory to give a state");
     x->gives = true;
-    WEFT_TRY(wefti_state_move(x, g->there, g->from, target));
+    WEFT_TRY(move_state(x, g->there, g->from, target));
     x->gives = false;
     x->at = 0;
-    return wefti_state_move(x, g->here, g->to, target);
+    return move_state(x, g->here, g->to, target);
 }
 
 static weft_status give_away(const wefti_giving *g, wefti_state_stream *x, int64_t target) {
@@ -236,7 +236,7 @@ static weft_status give_away(const wefti_giving *g, wefti_state_stream *x, int64
     x->block = wefti_alloc(STATE_BLOCK);
     WEFT_REQUIRE(x->block, WEFT_E_NOMEM, "no memory to give a state");
     WEFT_TRY(bind(x->s, g->from, g->to, &x->endpoint));
-    return wefti_state_move(x, x->gives ? g->there : g->here, me, target);
+    return move_state(x, x->gives ? g->there : g->here, me, target);
 }
 
 weft_status wefti_state_give(weft_session *s, const wefti_giving *g, int64_t target) {

@@ -198,8 +198,9 @@ void wefti_run_record_close(wefti_run_record *record) {
     wefti_model_destroy(record->machine);
 }
 
-const wefti_run_record_rank *wefti_run_record_class(const wefti_run_record *record,
-                                                    const wefti_run_record_rank *measured) {
+/* The prediction of a measured rank; NULL: a rank without detail. */
+static const wefti_run_record_rank *prediction_of(const wefti_run_record *record,
+                                                  const wefti_run_record_rank *measured) {
     const wefti_run_record_side *p = &record->predicted;
     return measured->rank < p->detailed ? &p->ranks[p->class_of[measured->rank]] : NULL;
 }
@@ -253,7 +254,7 @@ static weft_status compare_ranks(const wefti_run_record *r, weft_audit *out, aud
     WEFT_NEW_ARRAY(out->ranks, weft_audit_rank, r->measured.count);
     for (int32_t i = 0; i < r->measured.count; i++) {
         static const wefti_run_record_rank nothing;
-        const wefti_run_record_rank *m = &r->measured.ranks[i], *p = wefti_run_record_class(r, m);
+        const wefti_run_record_rank *m = &r->measured.ranks[i], *p = prediction_of(r, m);
         if (!r->machine && m->rows.count > 0) p = &nothing;
         if (!p) continue;
         weft_audit_rank *rank = &out->ranks[out->rank_count++];

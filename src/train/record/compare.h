@@ -43,9 +43,6 @@ typedef struct wefti_run_record {
 
 weft_status wefti_run_record_open(const char *directory, wefti_run_record *out) WEFT_CHECKED;
 void wefti_run_record_close(wefti_run_record *record); /* also after a failure */
-/* The prediction of a measured rank; NULL: a rank without detail. */
-const wefti_run_record_rank *wefti_run_record_class(const wefti_run_record *record,
-                                                    const wefti_run_record_rank *measured);
 /* Seconds of all kernels, or of all transfers. */
 double wefti_run_record_seconds(const wefti_run_record_rows *rows, bool transfers);
 

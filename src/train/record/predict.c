@@ -12,7 +12,7 @@
 
 /* ---- the machine ---- */
 
-weft_status wefti_run_machine(const wefti_training *t, wefti_machine_model **out) {
+static weft_status machine_of(const wefti_training *t, wefti_machine_model **out) {
     *out = NULL;
     if (*t->built->job->machine) return wefti_model_find(t->built->job->machine, out);
     char *path;
@@ -41,7 +41,7 @@ static wefti_arithmetic arithmetic_of(weft_dtype precision) {
 /* A machine that cannot be read costs the MFU; the prediction notes why. */
 void wefti_run_rates(wefti_training *t) {
     wefti_machine_model *machine = NULL;
-    if (wefti_run_machine(t, &machine) < 0) wefti_error_clear();
+    if (machine_of(t, &machine) < 0) wefti_error_clear();
     t->peak_flops = 0;
     if (!machine) return;
     t->peak_flops = wefti_peak_rate(machine, arithmetic_of(t->built->job->train.precision)) *
@@ -192,7 +192,7 @@ static weft_status write_prediction(const wefti_training *t, const wefti_job_pro
 weft_status wefti_run_record_predict(wefti_training *t) {
     wefti_machine_model *machine;
     wefti_job_programs programs;
-    WEFT_TRY(wefti_run_machine(t, &machine));
+    WEFT_TRY(machine_of(t, &machine));
     if (!machine) return WEFT_OK;
     weft_status status = write_machine(t, machine);
     if (status >= 0) {

@@ -31,9 +31,6 @@ void wefti_run_record_step(wefti_training *t, int64_t done, double seconds);
 weft_status wefti_run_record_end(wefti_training *t) WEFT_CHECKED;
 
 /* predict.c */
-/* The job's machine; without one, this machine, if it was measured with enough devices. *out NULL:
- * none. */
-weft_status wefti_run_machine(const wefti_training *t, wefti_machine_model **out) WEFT_CHECKED;
 /* The rate that all devices can reach, and the FLOPs of a step, if the machine is known. */
 void wefti_run_rates(wefti_training *t);
 /* Rank 0: writes the machine and the prediction. Without a machine: nothing. */

@@ -60,8 +60,11 @@ static void sizes_of(const wefti_joint_product *p, double samples, double size[P
     for (int n = 0; n < PRODUCT_SIZES; n++) size[n] = p->one[n] + p->more[n] * (samples - 1);
 }
 
-double wefti_joint_product_least(const wefti_device_model *d, const wefti_joint_product *p,
-                                 double samples, int32_t tensor, int32_t context, bool even) {
+/* Seconds of a product for so many samples, at least, with one of its sizes split over `tensor`
+ * devices and one that grows with the samples over `context`. Not `even`: heads or experts are not
+ * split into equal parts, so nothing is known of its sizes. */
+static double product_least(const wefti_device_model *d, const wefti_joint_product *p,
+                            double samples, int32_t tensor, int32_t context, bool even) {
     const double each = samples / tensor / context;
     double size[PRODUCT_SIZES];
     sizes_of(p, samples, size);
@@ -75,7 +78,7 @@ double wefti_joint_product_least(const wefti_device_model *d, const wefti_joint_
 double wefti_joint_product_of_line(const wefti_device_model *d, const wefti_joint_product *p,
                                    double samples, int32_t tensor, int32_t context) {
     double size[PRODUCT_SIZES], use = context > 1 ? 1 : 0;
-    if (tensor == 1 && context == 1) return wefti_joint_product_least(d, p, samples, 1, 1, true);
+    if (tensor == 1 && context == 1) return product_least(d, p, samples, 1, 1, true);
     sizes_of(p, samples, size);
     for (int i = 0; context == 1 && i < PRODUCT_SIZES; i++) {
         double whole[PRODUCT_SIZES];
@@ -168,7 +171,7 @@ weft_status wefti_joint_products_find(wefti_joint *j, const wefti_degrees *d,
             const bool known = even && (!key.apart || p->one[0] <= 1);
             wefti_joint_product_sum *sum = &x->call[p->call][p->backward];
             const double seconds =
-                wefti_joint_product_least(device, p, samples, key.tensor, key.context, known);
+                product_least(device, p, samples, key.tensor, key.context, known);
             sum->seconds += seconds;
             if (p->flops > 0)
                 sum->dearest = wefti_larger(sum->dearest, seconds / samples / p->flops);
