@@ -238,6 +238,12 @@ static void contradictions_are_refused(void **state) {
         {GPT "--pipeline-model-parallel-size 16", "16", WEFT_E_ARG, 0},
         {GPT "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3", "3",
          WEFT_E_ARG, 0},
+        {GPT "--pipeline-model-parallel-size 16384 --num-layers-per-virtual-pipeline-stage "
+             "1125899906842624",
+         "16384", WEFT_E_ARG, 0},
+        {GPT "--pipeline-model-parallel-size 16384 --num-virtual-stages-per-pipeline-rank "
+             "1125899906842624",
+         "16384", WEFT_E_ARG, 0},
         {GPT "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*3|t*4L'",
          "8 layers", WEFT_E_ARG, 0},
         {GPT "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*3|t*3|t*2L'",

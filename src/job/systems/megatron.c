@@ -402,13 +402,13 @@ static weft_status read_stages(wefti_translation *x) {
     const int64_t stages = d->stages, layers = x->job.model.layers;
     const int64_t each = wefti_whole_of(x, "num-layers-per-virtual-pipeline-stage", 0);
     int64_t chunks = wefti_whole_of(x, "num-virtual-stages-per-pipeline-rank", 1);
-    WEFT_REQUIRE(!each || layers % (stages * each) == 0, WEFT_E_ARG,
+    WEFT_REQUIRE(!each || (layers % stages == 0 && layers / stages % each == 0), WEFT_E_ARG,
                  "%lld layers are no multiple of %lld stages times %lld layers of "
                  "--num-layers-per-virtual-pipeline-stage",
                  (long long)layers, (long long)stages, (long long)each);
     if (each) chunks = layers / stages / each;
     if (given(x, "pipeline-model-parallel-layout")) WEFT_TRY(find_layout(x, stages, &chunks));
-    WEFT_REQUIRE(stages * chunks <= layers, WEFT_E_ARG,
+    WEFT_REQUIRE(chunks <= layers / stages, WEFT_E_ARG,
                  "%lld stages of %lld virtual stages are more than the %lld layers",
                  (long long)stages, (long long)chunks, (long long)layers);
     d->chunks = (int32_t)(stages > 1 ? chunks : 1);
