@@ -221,6 +221,7 @@ static void contradictions_are_refused(void **state) {
         {LLAMA "--qk-layernorm --num-experts 8", "mixtral", WEFT_E_NO_IMPL, 0},
         {LLAMA "--qk-layernorm --add-qkv-bias", "qwen3", WEFT_E_NO_IMPL, 0},
         {GPT "--num-layers x", "run.sh:1", WEFT_E_ARG, 0},
+        {GPT "\n--num-layers 1000000000", "run.sh:2", WEFT_E_ARG, 0},
         {GPT "\n--num-layers -3", "run.sh:2", WEFT_E_ARG, 0},
         {GPT "--lr nan", "--lr", WEFT_E_ARG, 0},
         {GPT "--hidden-size", "no value", WEFT_E_ARG, 0},

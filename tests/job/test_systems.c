@@ -450,6 +450,14 @@ static void torchtitans_own_form_is_read(void **state) {
          0, 0, 0, 0, WEFT_E_NO_IMPL, "DualPipeV"},
         {"training=TrainingConfig(local_batch_size=3, global_batch_size=4),", 0, 0, 0, 0,
          WEFT_E_ARG, "4"},
+        {"parallelism=ParallelismConfig(pipeline_parallel_degree=2),"
+         "training=TrainingConfig(local_batch_size=3, global_batch_size=4),",
+         0, 0, 0, 0, WEFT_E_ARG, "4"},
+        {"parallelism=ParallelismConfig(pipeline_parallel_degree=2,"
+         "pipeline_parallel_microbatch_size=2), training=TrainingConfig(local_batch_size=3),",
+         0, 0, 0, 0, WEFT_E_ARG, "3"},
+        {"optimizer=default_adamw(betas=(0.9)),", 0, 0, 0, 0, WEFT_E_ARG, "0.9"},
+        {"training=TrainingConfig(seq_len=16777217),", 0, 0, 0, 0, WEFT_E_ARG, "16777216"},
         {"model_spec=model_registry('2B'),", 0, 0, 0, 0, WEFT_E_NO_IMPL, "2B"},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {

@@ -67,8 +67,7 @@ static const char *find_name(const char *list, const char *word, size_t length) 
 /* `word` NULL: there is no value. */
 static weft_status store(option_reader *r, const wefti_option *o, int line,
                          const wefti_shell_word *word) {
-    static const char *const wanted[] = {
-        [WEFTI_OPTION_INTEGER] = "a whole number from 0", [WEFTI_OPTION_REAL] = "a number from 0"};
+    char wanted[64];
     wefti_option_value *v = &r->x->values[o - r->x->system->options];
     v->given = true;
     if (o->form == WEFTI_OPTION_SWITCH) return WEFT_OK;
@@ -81,7 +80,7 @@ static weft_status store(option_reader *r, const wefti_option *o, int line,
     WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for options");
     WEFT_REQUIRE(wefti_option_parse(o, copy, v), WEFT_E_ARG,
                  "%s:%d: --%s is '%.60s', but must be %s", r->name, line, o->name, copy,
-                 wanted[wefti_option_form_of(o)]);
+                 wefti_option_wanted(o, wanted));
     return WEFT_OK;
 }
 

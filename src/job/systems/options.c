@@ -22,15 +22,27 @@ wefti_option_form wefti_option_form_of(const wefti_option *o) {
     return row_of(o)->kind == WEFTI_JOB_INTEGER ? WEFTI_OPTION_INTEGER : WEFTI_OPTION_REAL;
 }
 
+static double most_of(const wefti_option *o) {
+    return o->form == WEFTI_OPTION_OF_KEY && o->key ? row_of(o)->max : 0x1p50;
+}
+
+const char *wefti_option_wanted(const wefti_option *o, char *out) {
+    if (wefti_option_form_of(o) == WEFTI_OPTION_INTEGER)
+        (void)snprintf(out, 64, "a whole number from 0 to %.16g", most_of(o));
+    else
+        (void)snprintf(out, 64, "a number from 0");
+    return out;
+}
+
 bool wefti_option_parse(const wefti_option *o, const char *text, wefti_option_value *out) {
     char *end = NULL;
     const wefti_option_form form = wefti_option_form_of(o);
     *out = (wefti_option_value){.given = true, .text = text};
     if (form == WEFTI_OPTION_INTEGER) {
-        const double most = o->key && !strcmp(o->key, "train.seed") ? 1e18 : 0x1p50;
         errno = 0;
         out->integer = strtoll(text, &end, 10);
-        return end != text && !*end && !errno && out->integer >= 0 && (double)out->integer <= most;
+        return end != text && !*end && !errno && out->integer >= 0 &&
+               (double)out->integer <= most_of(o);
     }
     if (form == WEFTI_OPTION_REAL) {
         out->real = wefti_real_read(text, &end);

@@ -129,6 +129,8 @@ weft_status wefti_megatron_read(const char *name, const char *text, int64_t byte
 wefti_option_form wefti_option_form_of(const wefti_option *o);
 /* Reads a value in the form of an option. False: it has another form, or is out of its range. */
 bool wefti_option_parse(const wefti_option *o, const char *text, wefti_option_value *out);
+/* The range of a number, for messages; `out` has room for 64 bytes. */
+const char *wefti_option_wanted(const wefti_option *o, char *out);
 
 /* The value alone; `digits`: the least of a number that is not whole. */
 void wefti_option_print(const wefti_option *o, const wefti_option_value *v, int digits,

@@ -44,7 +44,9 @@ static weft_status read_model(wefti_translation *x) {
     const flavor *f = NULL;
     for (size_t i = 0; name && !f && i < sizeof flavors / sizeof *flavors; i++)
         if (is_qwen3(&flavors[i]) == qwen3 && !strcmp(flavors[i].name, name)) f = &flavors[i];
-    WEFT_REQUIRE(f, WEFT_E_NO_IMPL, "no flavor %.60s of %s is known to weft", name ? name : "",
+    WEFT_REQUIRE(name, WEFT_E_ARG,
+                 "it names no flavor: model_registry(\"8B\"), or another text in quotes");
+    WEFT_REQUIRE(f, WEFT_E_NO_IMPL, "no flavor %.60s of %s is known to weft", name,
                  qwen3 ? "qwen3" : "llama3");
     weft_job_model *m = &x->job.model;
     m->family = f->family, m->layers = f->layers, m->hidden = f->hidden, m->heads = f->heads;
@@ -138,9 +140,10 @@ static weft_status read_betas(wefti_translation *x) {
     char *end;
     if (!text) text = "(0.9, 0.95)";
     betas[0] = wefti_real_read(text + (*text == '('), &end);
-    betas[1] = wefti_real_read(end + strspn(end, ", "), &end);
-    WEFT_REQUIRE(*end == ')', WEFT_E_ARG, "optimizer.betas is '%.60s', but must be two numbers",
-                 text);
+    const char *second = end + strspn(end, ", ");
+    betas[1] = wefti_real_read(second, &end);
+    WEFT_REQUIRE(*end == ')' && end > second, WEFT_E_ARG,
+                 "optimizer.betas is '%.60s', but must be two numbers", text);
     wefti_tell(x, "train.optimizer.betas");
     return WEFT_OK;
 }
@@ -300,10 +303,15 @@ static weft_status read_batch(wefti_translation *x) {
                  "a local batch of %lld in parts of %lld is too large", (long long)local,
                  (long long)part);
     const int64_t batch = wefti_whole_of(x, "training.global_batch_size", local * replicas);
-    WEFT_REQUIRE(batch % (part * replicas) == 0 && batch / (part * replicas) <= 1 << 20, WEFT_E_ARG,
+    WEFT_REQUIRE(
+        local % part == 0, WEFT_E_ARG,
+        "local_batch_size %lld is no multiple of the pipeline_parallel_microbatch_size %lld",
+        (long long)local, (long long)part);
+    WEFT_REQUIRE(batch % (local * replicas) == 0 && batch / (part * replicas) <= 1 << 20,
+                 WEFT_E_ARG,
                  "global_batch_size %lld is no multiple, or too large a one, of %lld samples of "
                  "%lld replicas",
-                 (long long)batch, (long long)part, (long long)replicas);
+                 (long long)batch, (long long)local, (long long)replicas);
     x->job.train.batch = batch;
     wefti_tell(x, "train.batch");
     d->microbatches = (int32_t)(batch / (part * replicas));
@@ -511,7 +519,7 @@ static weft_status read_value(python *p, const char *name, size_t length, char *
 }
 
 static weft_status store(python *p, const char *name, size_t length, const char *value) {
-    char full[192];
+    char full[192], wanted[64];
     /* "model_spec=model_spec": a variable, whose own value counts */
     if (strlen(value) == length && !strncmp(value, name, length)) return WEFT_OK;
     (void)snprintf(full, sizeof full, "%s%.*s", p->path, (int)length, name);
@@ -521,8 +529,8 @@ static weft_status store(python *p, const char *name, size_t length, const char 
         const bool none = wefti_option_form_of(o) != WEFTI_OPTION_TEXT &&
                           (!strcmp(value, "None") || !strcmp(value, "-1")); /* not said */
         WEFT_REQUIRE(none || wefti_option_parse(o, value, &p->x->values[i]), WEFT_E_ARG,
-                     "%s:%d: %s is '%.60s', but must be a number from 0", p->name, p->line, full,
-                     value);
+                     "%s:%d: %s is '%.60s', but must be %s", p->name, p->line, full, value,
+                     wefti_option_wanted(o, wanted));
         if (none) p->x->values[i] = (wefti_option_value){0};
         return WEFT_OK;
     }
