@@ -88,8 +88,8 @@ weft_status wefti_layouts_check_matched(const wefti_layouts *l, const char *path
     return WEFT_OK;
 }
 
-/* The dimension along which rules split a tensor, or another value as out[] has it. Marks the rules
- * that match. `of` as for wefti_layouts_find. */
+/* The dimension along which rules split a tensor, WEFTI_SPLIT_NONE or WEFTI_SPLIT_UNSAID. Marks the
+ * rules that match. `of` as for wefti_layouts_find. */
 static int dimension_of(const wefti_layouts *l, const char *name, const char *of) {
     int dimension = WEFTI_SPLIT_UNSAID;
     for (int i = 0; i < l->rule_count; i++) {

@@ -85,13 +85,14 @@ typedef struct wefti_shards {
 weft_status wefti_shards_open(const char *path, const wefti_layouts *layouts,
                               wefti_shards **out) WEFT_CHECKED;
 void wefti_shards_close(wefti_shards *s); /* NULL is legal */
-/* source_parts.c: slices, each a path as above, in the order of ranks. wefti_shards_join makes them
- * one source with whole tensors: slices of any sizes, one after the other along the dimension that
- * wefti_shards_dimensions gives for the first slice. WEFT_E_ARG for slices in another order,
- * missing slices and slices of other steps. WEFT_E_SHAPE if slices do not fit each other, and
- * WEFT_E_MISMATCH if nothing says that they are split. */
+/* source_parts.c: slices in the order of ranks; each is a path as above. WEFT_E_ARG for slices in
+ * another order, missing slices and slices of other steps. */
 weft_status wefti_shards_open_parts(const char *const *paths, int count,
                                     wefti_shards **out) WEFT_CHECKED;
+/* Makes the slices one source with whole tensors. The slices of a tensor may have different sizes;
+ * they follow each other along its dimension in `dimensions`, by wefti_shards_dimensions for the
+ * first slice. WEFT_E_SHAPE if slices do not fit each other; WEFT_E_MISMATCH if they differ, and no
+ * rule names the tensor. */
 weft_status wefti_shards_join(wefti_shards *s, const int *dimensions) WEFT_CHECKED;
 /* rules.c: the dimension along which layouts by rules split each tensor, into `out` [tensors].
  * WEFT_E_ARG for a rule that matches no tensor; WEFT_E_SHAPE for a dimension that a tensor lacks,

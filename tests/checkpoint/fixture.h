@@ -64,6 +64,15 @@ static inline const char *path_in(const char *dir, const char *name) {
     return memcpy(paths[next++ % 16], fresh, sizeof fresh);
 }
 
+/* A path of the fixture that stays valid during a test, unlike the paths of path_in. */
+static inline const char *in(const fixture *f, const char *name) {
+    static char paths[128][700];
+    static int next;
+    char *path = paths[next++ % 128];
+    (void)snprintf(path, sizeof paths[0], "%s/%s", f->root, name);
+    return path;
+}
+
 static inline void put_file(const char *path, const void *data, size_t bytes) {
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
@@ -82,6 +91,15 @@ static inline unsigned char *get_file(const char *path, size_t *out_bytes) {
     fclose(file);
     *out_bytes = (size_t)bytes;
     return data;
+}
+
+static inline void assert_same_file(const char *a, const char *b) {
+    size_t bytes[2];
+    unsigned char *data[2] = {get_file(a, &bytes[0]), get_file(b, &bytes[1])};
+    assert_int_equal(bytes[0], bytes[1]);
+    assert_memory_equal(data[0], data[1], bytes[0]);
+    free(data[0]);
+    free(data[1]);
 }
 
 /* A model of a few odd tensors with its optimizer state; the bytes are a function of `version`. */

@@ -37,25 +37,6 @@ static void write_items(const char *path, const wefti_safetensors_item *items, i
     write_slice(path, items, count, NULL, NULL);
 }
 
-static void assert_same_file(const char *a, const char *b) {
-    size_t bytes[2];
-    unsigned char *data[2] = {get_file(a, &bytes[0]), get_file(b, &bytes[1])};
-    assert_int_equal(bytes[0], bytes[1]);
-    assert_memory_equal(data[0], data[1], bytes[0]);
-    free(data[0]);
-    free(data[1]);
-}
-
-/* A path of the fixture that stays valid, unlike the paths of path_in. There are enough for one
- * test. */
-static const char *in(const fixture *f, const char *name) {
-    static char paths[64][400];
-    static int next;
-    char *path = paths[next++ % 64];
-    (void)snprintf(path, sizeof paths[0], "%s/%s", f->root, name);
-    return path;
-}
-
 /* The name that `split` gives to the file of a rank. */
 static const char *slice_of(const fixture *f, const char *prefix, int rank, int ranks) {
     char name[100];

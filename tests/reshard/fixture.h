@@ -9,15 +9,6 @@
 #include "reshard/reshard.h"
 #include "weft/checkpoint.h"
 
-/* A path of the fixture that stays valid during a test, unlike the paths of path_in. */
-static inline const char *in(const fixture *f, const char *name) {
-    static char paths[128][700];
-    static int next;
-    char *path = paths[next++ % 128];
-    (void)snprintf(path, sizeof paths[0], "%s/%s", f->root, name);
-    return path;
-}
-
 /* Sizes that 1, 2, 3, 4, 6 and 8 ranks divide, and one tensor that nobody can split. */
 typedef struct shard_row {
     const char *name;

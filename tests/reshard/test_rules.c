@@ -32,15 +32,6 @@ static void make_model(random_source *r, const unsigned char *data, model_by_rul
     }
 }
 
-static void assert_same_file(const char *a, const char *b) {
-    size_t bytes[2];
-    unsigned char *data[2] = {get_file(a, &bytes[0]), get_file(b, &bytes[1])};
-    assert_int_equal(bytes[0], bytes[1]);
-    assert_memory_equal(data[0], data[1], bytes[0]);
-    free(data[0]);
-    free(data[1]);
-}
-
 static void assert_same_tensors(const char *a, const char *b) {
     wefti_safetensors *x = NULL, *y = NULL;
     ASSERT_OK(wefti_safetensors_open(a, &x));
