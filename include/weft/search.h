@@ -132,11 +132,11 @@ typedef struct weft_search_report {
     int alternative_count;
     weft_cell_report *cells;
     int cell_count;
-    /* Why there is a gap: the step is this much above the bound of the plan itself, since the plan
-     * waits for what no bound counts. 0: no gap, or a limit of time. */
+    /* The best bound of the plan itself: from lower_bound_seconds to the step. The step is longer
+     * by waits that no bound counts. 0: not known, since the search is exhausted or was cut. */
     double plan_bound_seconds;
-    /* Plans with the least bound, as constraints. They were not simulated, and the lower bound is
-     * theirs. NULL: it is the plan's own. */
+    /* The plans whose bound lower_bound_seconds is, as constraints. They were not simulated. NULL:
+     * it is the plan's own, or plan_bound_seconds is 0. */
     char *least_bound;
 } weft_search_report;
 WEFT_API void weft_search_report_free(weft_search_report *report); /* NULL is legal */

@@ -115,7 +115,6 @@ typedef struct wefti_joint_branch {
     double share;          /* of the round's effort: the budget of the phase */
     int32_t found;         /* walks before the last one that found a better plan */
     double split_bound;    /* of the split whose candidates are pushed */
-    int64_t least;         /* the open item with the least bound, when the last round ended */
     double begin;
 } wefti_joint_branch;
 

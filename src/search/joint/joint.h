@@ -117,10 +117,12 @@ typedef struct wefti_joint_answer {
     weft_prediction *prediction;
     double lower_bound_seconds, gap;
     double own_bound_seconds, own_bound_bytes; /* of the plan's own candidate; 0: none were made */
-    /* The best bound of the plan itself: what the step has beyond it, no bound counts. */
+    /* The best bound of the plan itself; the step is longer by waits that no bound counts. 0: not
+     * known, since the search is exhausted or was cut, or the model has one size only. */
     double plan_bound_seconds;
-    char
-        *least; /* constraints of the plans with the least bound, if that is less; for wefti_free */
+    /* Constraints of the plans whose bound the lower bound is, for wefti_free. NULL: it is the
+     * plan's own. */
+    char *least;
     int64_t candidates, bounded; /* in the space; with programs behind their bounds */
     int64_t programs;            /* of the short model that were built for bounds */
     int32_t evaluations;

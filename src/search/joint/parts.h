@@ -161,7 +161,7 @@ weft_status wefti_joint_line_find(wefti_joint *j, const wefti_degrees *degrees,
 /* The part of the rate that a product of these sizes reaches, with room for rounding. */
 double wefti_joint_product_use(const wefti_device_model *device, wefti_arithmetic arithmetic,
                                const wefti_product_shape *shape);
-/* The same for a product of a split's own line. */
+/* Seconds of a product of a split's own line for so many samples, at least. */
 double wefti_joint_product_of_line(const wefti_device_model *device,
                                    const wefti_joint_product *product, double samples,
                                    int32_t tensor, int32_t context);

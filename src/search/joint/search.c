@@ -395,15 +395,23 @@ static weft_status branch(wefti_joint_branch *s, bool first) {
     return WEFT_OK;
 }
 
-static void note_bound(wefti_joint_branch *s) {
-    double least = INFINITY;
+/* The open item with the least bound, NULL: none is open. */
+static const wefti_joint_item *least_bound(const wefti_joint_branch *s, double *out) {
+    const wefti_joint_item *least = NULL;
+    *out = INFINITY;
     for (int64_t i = 0; i < s->numbered; i++) {
         const wefti_joint_item *x = &s->items[i];
         const double bound = x->certain > 0 ? x->certain : x->bound;
-        if (x->taken || bound >= least) continue;
-        least = bound;
-        s->least = i;
+        if (x->taken || bound >= *out) continue;
+        *out = bound;
+        least = x;
     }
+    return least;
+}
+
+static void note_bound(wefti_joint_branch *s) {
+    double least;
+    (void)least_bound(s, &least);
     s->out->lower_bound_seconds = wefti_smaller(least, wefti_joint_best(s));
     s->out->exhausted = least * s->ratio >= wefti_joint_best(s);
 }
@@ -510,14 +518,15 @@ static weft_status explain_gap(wefti_joint_branch *s) {
     const double step = a->prediction->step_seconds;
     wefti_joint_chain chain;
     wefti_text text = {0};
-    if (a->cut || a->exhausted || !s->j.scalable) return WEFT_OK;
+    double least;
+    if (a->cut || a->exhausted || !s->j.scalable || s->j.problem->plain) return WEFT_OK;
     WEFT_TRY(wefti_joint_chain_find(s, &a->degrees, &chain));
     a->plan_bound_seconds = a->lower_bound_seconds; /* of all plans, so of this one */
     for (int k = 0; k < WEFTI_JOINT_LINKS; k++)
         a->plan_bound_seconds = wefti_larger(a->plan_bound_seconds, chain.seconds[k]);
     a->plan_bound_seconds = wefti_smaller(a->plan_bound_seconds, step);
-    if (a->lower_bound_seconds >= a->plan_bound_seconds) return WEFT_OK;
-    const wefti_joint_item *x = &s->items[s->least];
+    const wefti_joint_item *x = least_bound(s, &least);
+    if (!x || a->lower_bound_seconds >= a->plan_bound_seconds) return WEFT_OK;
     if (wefti_joint_is_walked(x) || x->kind == WEFTI_JOINT_RETRY)
         wefti_joint_degrees_text(&x->degrees, &text);
     else
