@@ -399,15 +399,22 @@ static void torchtitan_gets_what_it_can_express(void **state) {
 static void other_plans_are_noted(void **state) {
     (void)state;
     static const struct {
-        const char *override, *note;
+        const char *override, *note, *family;
+        weft_system system;
     } cases[] = {
-        {"parallel.strategies=[{match: \"h.0.mlp.c_fc:linear\", split: n0=tp}]", "h.0.mlp.c_fc"},
-        {"parallel.mesh={dp: 2, x: 2}", "x"},
-        {"parallel.optimizer.threshold=1000", "threshold"},
-        {"parallel.fusion.allreduce.mode=none", "fusion"},
+        {"train.batch=3", "train.batch", "gpt2", WEFT_SYSTEM_MEGATRON},
+        {"train.batch=3", "train.batch", "llama", WEFT_SYSTEM_TORCHTITAN},
+        {"parallel.strategies=[{match: \"h.0.mlp.c_fc:linear\", split: n0=tp}]", "h.0.mlp.c_fc",
+         "gpt2", WEFT_SYSTEM_MEGATRON},
+        {"parallel.mesh={dp: 2, x: 2}", "x", "gpt2", WEFT_SYSTEM_MEGATRON},
+        {"parallel.optimizer.threshold=1000", "threshold", "gpt2", WEFT_SYSTEM_MEGATRON},
+        {"parallel.fusion.allreduce.mode=none", "fusion", "gpt2", WEFT_SYSTEM_MEGATRON},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        const char *overrides[] = {"model.layers=2",
+        char family[40];
+        (void)snprintf(family, sizeof family, "model.family=%s", cases[k].family);
+        const char *overrides[] = {family,
+                                   "model.layers=2",
                                    "model.hidden=16",
                                    "model.heads=2",
                                    "model.context=8",
@@ -417,8 +424,8 @@ static void other_plans_are_noted(void **state) {
                                    cases[k].override};
         weft_job *job;
         char *options, *notes;
-        ASSERT_OK(weft_job_load(NULL, overrides, 8, &job));
-        ASSERT_OK(weft_job_export(job, WEFT_SYSTEM_MEGATRON, &options, &notes));
+        ASSERT_OK(weft_job_load(NULL, overrides, 9, &job));
+        ASSERT_OK(weft_job_export(job, cases[k].system, &options, &notes));
         if (!strstr(notes, cases[k].note))
             fail_msg("%s: no note of %s in '%s'", cases[k].override, cases[k].note, notes);
         weft_text_free(options);

@@ -542,17 +542,12 @@ static weft_status read_degrees(wefti_translation *x) {
 
 static void write_degrees(wefti_translation *x) {
     const wefti_degrees *d = &x->degrees;
-    const int64_t batch = x->job.train.batch,
-                  parts = (int64_t)d->data * d->expert * d->microbatches;
+    const int64_t micro = wefti_samples_of_part(x, (int64_t)d->data * d->expert * d->microbatches);
     /* Megatron-LM counts the ranks of experts; without a size of its own each is split over tp. */
     const bool spread = wefti_degrees_spread_experts(&x->config, d);
     const int32_t experts = spread ? d->expert * d->tensor : d->expert;
-    wefti_give_whole(x, "global-batch-size", batch);
-    if (batch % parts == 0)
-        wefti_give_whole(x, "micro-batch-size", batch / parts);
-    else
-        wefti_text_add(x->notes, "train.batch of %lld samples in %lld uneven parts\n",
-                       (long long)batch, (long long)parts);
+    wefti_give_whole(x, "global-batch-size", x->job.train.batch);
+    if (micro) wefti_give_whole(x, "micro-batch-size", micro);
     wefti_give_whole(x, "tensor-model-parallel-size", d->tensor);
     wefti_give_whole(x, "pipeline-model-parallel-size", d->stages);
     if (d->context > 1) wefti_give_whole(x, "context-parallel-size", d->context);

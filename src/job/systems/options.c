@@ -109,6 +109,14 @@ bool wefti_is_rotary(const wefti_translation *x) {
     return wefti_family_style_of(x->job.model.family) == WEFTI_STYLE_LLAMA;
 }
 
+int64_t wefti_samples_of_part(wefti_translation *x, int64_t parts) {
+    const int64_t batch = x->job.train.batch;
+    if (batch % parts == 0) return batch / parts;
+    wefti_text_add(x->notes, "train.batch of %lld samples in %lld uneven parts\n", (long long)batch,
+                   (long long)parts);
+    return 0;
+}
+
 double wefti_fraction(double part, double whole) {
     char text[32];
     for (int digits = 1; digits < 17; digits++) {

@@ -116,6 +116,8 @@ void wefti_give_whole(wefti_translation *x, const char *name, int64_t value);
 void wefti_give_real(wefti_translation *x, const char *name, double value);
 void wefti_give_text(wefti_translation *x, const char *name, const char *value);
 void wefti_give_if(wefti_translation *x, const char *name, bool given);
+/* The samples of a part, if the batch has as many equal parts; else 0, and a note. */
+int64_t wefti_samples_of_part(wefti_translation *x, int64_t parts);
 /* A fraction of `whole`, with the fewest digits that give `part` again. */
 double wefti_fraction(double part, double whole);
 

@@ -287,8 +287,6 @@ static void write_degrees(wefti_translation *x) {
         wefti_text_add(x->notes, "parallel.pipeline.virtual_stages: %d: torchtitan takes 2\n",
                        d->chunks);
     give_quoted(x, "parallelism.pipeline_parallel_schedule", schedules[d->schedule]);
-    wefti_give_whole(x, "parallelism.pipeline_parallel_microbatch_size",
-                     x->job.train.batch / replicas / d->microbatches);
 }
 
 static weft_status read_batch(wefti_translation *x) {
@@ -320,11 +318,15 @@ static weft_status read_batch(wefti_translation *x) {
 
 static void write_batch(wefti_translation *x) {
     const wefti_degrees *d = &x->degrees;
-    const int64_t parts = (int64_t)d->data * d->expert * (d->stages > 1 ? 1 : d->microbatches);
+    const int64_t micro = wefti_samples_of_part(x, (int64_t)d->data * d->expert * d->microbatches);
     wefti_give_whole(x, "training.global_batch_size", x->job.train.batch);
-    wefti_give_whole(x, "training.local_batch_size", x->job.train.batch / parts);
+    if (micro)
+        wefti_give_whole(x, "training.local_batch_size",
+                         d->stages > 1 ? micro * d->microbatches : micro);
+    if (d->stages == 1) return;
+    if (micro) wefti_give_whole(x, "parallelism.pipeline_parallel_microbatch_size", micro);
     /* Its CUDA graphs, the default, have no pipelines. */
-    if (d->stages > 1) wefti_give_text(x, "training.disable_cuda_graphs", "True");
+    wefti_give_text(x, "training.disable_cuda_graphs", "True");
 }
 
 static weft_status read_recompute(wefti_translation *x) {
@@ -371,7 +373,7 @@ static const wefti_option options[] = {
                     "parallelism.pipeline_parallel_degree"),
     WEFTI_OPTION_BY(degrees, "parallel.pipeline.schedule", TEXT,
                     "parallelism.pipeline_parallel_schedule"),
-    WEFTI_OPTION_BY(degrees, "parallel.pipeline.microbatches", INTEGER,
+    WEFTI_OPTION_BY(batch, "parallel.pipeline.microbatches", INTEGER,
                     "parallelism.pipeline_parallel_microbatch_size"),
     WEFTI_OPTION_BY(batch, "train.batch", INTEGER, "training.global_batch_size"),
     WEFTI_OPTION_BY(batch, "parallel.accumulate", INTEGER, "training.local_batch_size"),
