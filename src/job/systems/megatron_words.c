@@ -45,7 +45,6 @@ static const struct {
 typedef struct option_reader {
     const char *name;
     wefti_translation *x;
-    wefti_text left;          /* names of options that are not taken over */
     const wefti_option *open; /* the option whose value comes next */
     int line;                 /* of that option */
 } option_reader;
@@ -96,7 +95,8 @@ static const wefti_option *find(const wefti_system *system, const char *name, si
 static void leave(option_reader *r, const char *name) {
     char text[64];
     (void)snprintf(text, sizeof text, " --%.*s,", (int)strcspn(name, " "), name);
-    if (!r->left.data || !strstr(r->left.data, text)) wefti_text_add(&r->left, "%s", text);
+    wefti_text *left = &r->x->left;
+    if (!left->data || !strstr(left->data, text)) wefti_text_add(left, "%s", text);
 }
 
 /* One option, "--name" or "--name=value". Words in quotes that need what is not set stay together:
@@ -181,8 +181,5 @@ weft_status wefti_megatron_read(const char *name, const char *text, int64_t byte
                                        .enough = has_options};
     weft_status status = wefti_shell_read(&script);
     if (status >= 0 && r.open) status = store(&r, r.open, r.line, NULL);
-    if (r.left.used)
-        wefti_text_add(x->notes, "not taken over:%.*s\n", (int)r.left.used - 1, r.left.data);
-    wefti_text_free(&r.left);
     return status;
 }

@@ -372,6 +372,9 @@ weft_status weft_job_import(const char *name, const char *text, int64_t bytes,
                            .degrees = wefti_degrees_none(),
                            .notes = &notes};
     weft_status status = x.system->read(name, text, bytes, variables, &x);
+    if (x.left.used)
+        wefti_text_add(&notes, "not taken over:%.*s\n", (int)x.left.used - 1, x.left.data);
+    wefti_text_free(&x.left);
     if (status >= 0) {
         status = import(&x, &job);
         if (status < 0) (void)wefti_prefix(status, "%s", name);

@@ -92,6 +92,7 @@ struct wefti_translation {
     int32_t *stage_of; /* [layers]: the virtual stage of each; NULL: not said. wefti_free */
     wefti_option_value values[WEFTI_OPTIONS_MAX];
     bool failed;       /* no memory for the text of a value */
+    wefti_text left;   /* import: names of options that are not taken over, each with a comma */
     wefti_text *notes; /* a line for each option, or part of a job, without counterpart */
 };
 

@@ -470,7 +470,6 @@ typedef struct python {
     size_t length[16];
     int depth;
     wefti_translation *x;
-    wefti_text left; /* names of options that are not taken over */
 } python;
 
 static void skip_blank(python *p) {
@@ -537,7 +536,7 @@ static weft_status store(python *p, const char *name, size_t length, const char 
         return WEFT_OK;
     }
     if (p->depth || strchr(full, '.')) /* else a variable */
-        wefti_text_add(&p->left, " %s,", full);
+        wefti_text_add(&p->x->left, " %s,", full);
     return WEFT_OK;
 }
 
@@ -581,11 +580,7 @@ static weft_status read_text(const char *name, const char *text, int64_t bytes,
     python p = {.name = name, .line = 1, .x = x};
     p.at = wefti_arena_format(x->arena, "%.*s", (int)bytes, text);
     WEFT_REQUIRE(p.at, WEFT_E_NOMEM, "no memory for options");
-    const weft_status status = read_python(&p);
-    if (p.left.used)
-        wefti_text_add(x->notes, "not taken over:%.*s\n", (int)p.left.used - 1, p.left.data);
-    wefti_text_free(&p.left);
-    return status;
+    return read_python(&p);
 }
 
 const wefti_system wefti_torchtitan = {.name = "torchtitan",
