@@ -6,8 +6,7 @@
 #include "base/number.h"
 #include "job/systems/systems.h"
 #include "models/family.h"
-
-enum { DEVICES_MOST = 1 << 20 }; /* ranks of an axis, and in all */
+#include "topo/limits.h"
 
 static bool given(const wefti_translation *x, const char *option) {
     return wefti_value_of(x, option)->given;
@@ -142,9 +141,9 @@ static weft_status read_vocabulary(wefti_translation *x) {
     const int64_t vocab = wefti_whole_of(x, "vocab-size", usual);
     const int64_t divisible = wefti_whole_of(x, "make-vocab-size-divisible-by", 128),
                   tensor = wefti_whole_of(x, "tensor-model-parallel-size", 1);
-    WEFT_REQUIRE(divisible <= DEVICES_MOST && tensor <= DEVICES_MOST, WEFT_E_ARG,
+    WEFT_REQUIRE(divisible <= WEFTI_DEVICES_MAX && tensor <= WEFTI_DEVICES_MAX, WEFT_E_ARG,
                  "--make-vocab-size-divisible-by or --tensor-model-parallel-size is above %d",
-                 DEVICES_MOST);
+                 WEFTI_DEVICES_MAX);
     if (!vocab) {
         wefti_text_add(x->notes,
                        "--vocab-size is missing, and only the files of %.60s tell it: give "
@@ -486,7 +485,7 @@ static weft_status find_replicas(wefti_translation *x, int64_t model, int64_t ex
 /* The batch, and the microbatches that make it up. */
 static weft_status find_batch(wefti_translation *x, int64_t replicas) {
     const int64_t micro = wefti_whole_of(x, "micro-batch-size", 1);
-    WEFT_REQUIRE(micro <= 1LL << 30 && replicas <= DEVICES_MOST, WEFT_E_ARG,
+    WEFT_REQUIRE(micro <= 1LL << 30 && replicas <= WEFTI_DEVICES_MAX, WEFT_E_ARG,
                  "--micro-batch-size %lld for %lld replicas is too large", (long long)micro,
                  (long long)replicas);
     const int64_t batch = wefti_whole_of(x, "global-batch-size", micro * replicas);
@@ -495,9 +494,9 @@ static weft_status find_batch(wefti_translation *x, int64_t replicas) {
                  "replicas",
                  (long long)batch, (long long)micro, (long long)replicas);
     const int64_t microbatches = batch / (micro * replicas);
-    WEFT_REQUIRE(microbatches <= DEVICES_MOST, WEFT_E_ARG,
+    WEFT_REQUIRE(microbatches <= WEFTI_DEVICES_MAX, WEFT_E_ARG,
                  "--global-batch-size %lld makes more than %d microbatches", (long long)batch,
-                 DEVICES_MOST);
+                 WEFTI_DEVICES_MAX);
     x->degrees.microbatches = (int32_t)microbatches;
     x->job.train.batch = batch;
     wefti_tell(x, "train.batch");
@@ -516,12 +515,14 @@ static weft_status read_degrees(wefti_translation *x) {
     const bool spread =
         parts == 1 && tensor > 1 && ranks % tensor == 0 && c.experts > 0 && c.experts % ranks == 0;
     const int64_t expert = spread ? ranks / tensor : ranks;
-    WEFT_REQUIRE(tensor <= DEVICES_MOST && context <= DEVICES_MOST && expert <= DEVICES_MOST &&
-                     stages <= DEVICES_MOST && wefti_whole_of(x, "nnodes", 0) <= DEVICES_MOST &&
-                     wefti_whole_of(x, "nproc-per-node", 0) <= DEVICES_MOST,
-                 WEFT_E_ARG, "a degree of parallelism is above %d", DEVICES_MOST);
-    WEFT_REQUIRE((double)tensor * (double)context * (double)stages * (double)expert <= DEVICES_MOST,
-                 WEFT_E_ARG, "the degrees of parallelism make more than %d devices", DEVICES_MOST);
+    WEFT_REQUIRE(tensor <= WEFTI_DEVICES_MAX && context <= WEFTI_DEVICES_MAX &&
+                     expert <= WEFTI_DEVICES_MAX && stages <= WEFTI_DEVICES_MAX &&
+                     wefti_whole_of(x, "nnodes", 0) <= WEFTI_DEVICES_MAX &&
+                     wefti_whole_of(x, "nproc-per-node", 0) <= WEFTI_DEVICES_MAX,
+                 WEFT_E_ARG, "a degree of parallelism is above %d", WEFTI_DEVICES_MAX);
+    WEFT_REQUIRE(
+        (double)tensor * (double)context * (double)stages * (double)expert <= WEFTI_DEVICES_MAX,
+        WEFT_E_ARG, "the degrees of parallelism make more than %d devices", WEFTI_DEVICES_MAX);
     int64_t replicas;
     WEFT_TRY(find_replicas(x, tensor * context * stages, expert, &replicas));
     WEFT_TRY(find_batch(x, replicas));
@@ -733,15 +734,14 @@ static const wefti_option options[] = {
     OF(recompute, "parallel.recompute.mode", INTEGER, "recompute-num-layers"),
 };
 
-static weft_status check(const wefti_translation *x) {
-    const weft_family family = x->config.family;
+static weft_status check(weft_family family) {
+    const wefti_family_style style = wefti_family_style_of(family);
     WEFT_REQUIRE(!wefti_family_has(family, WEFTI_QK_NORMS | WEFTI_POST_NORMS), WEFT_E_NO_IMPL,
                  "%s has one norm of all queries and one of all keys, and norms behind attention "
                  "and feed-forward layers: Megatron-LM has only norms before them, and norms of "
                  "each head",
                  weft_family_text(family));
-    WEFT_REQUIRE(wefti_is_rotary(x) || wefti_family_style_of(family) == WEFTI_STYLE_GPT2,
-                 WEFT_E_NO_IMPL,
+    WEFT_REQUIRE(style == WEFTI_STYLE_LLAMA || style == WEFTI_STYLE_GPT2, WEFT_E_NO_IMPL,
                  "Megatron-LM's options describe gpt2, llama and their relatives, but not %s",
                  weft_family_text(family));
     return WEFT_OK;

@@ -253,7 +253,7 @@ static weft_status read_stages(wefti_translation *x, const weft_plan *plan) {
 
 weft_status wefti_translation_export(wefti_translation *x, const weft_plan *plan, wefti_text *out) {
     copy_model(&x->job.model, &x->config, true);
-    WEFT_TRY(x->system->check(x));
+    WEFT_TRY(x->system->check(x->config.family));
     WEFT_TRY(read_stages(x, plan));
     write_options(x, out);
     WEFT_REQUIRE(!x->failed, WEFT_E_NOMEM, "no memory for options");

@@ -70,7 +70,7 @@ typedef struct wefti_system {
     weft_status (*read)(const char *name, const char *text, int64_t bytes,
                         const char *const *variables, wefti_translation *x);
     /* WEFT_E_NO_IMPL if it has no such model. */
-    weft_status (*check)(const wefti_translation *x);
+    weft_status (*check)(weft_family family);
     /* The text of a value; `before`: the option before it, NULL for the first. `o` NULL: the end.
      */
     void (*add)(const wefti_option *o, const wefti_option *before, const wefti_option_value *v,

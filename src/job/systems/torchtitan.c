@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "job/systems/systems.h"
+#include "topo/limits.h"
 
 static void give_quoted(wefti_translation *x, const char *name, const char *text) {
     wefti_give_text(x, name, wefti_arena_format(x->arena, "\"%s\"", text));
@@ -214,7 +215,7 @@ static weft_status read_degrees(wefti_translation *x) {
     static const char *const names[] = {
         "tensor_parallel_degree",   "context_parallel_degree",        "expert_parallel_degree",
         "pipeline_parallel_degree", "data_parallel_replicate_degree", "data_parallel_shard_degree"};
-    enum { TENSOR, CONTEXT, EXPERT, STAGES, COPIES, SHARD, DEGREES, LIMIT = 1 << 20 };
+    enum { TENSOR, CONTEXT, EXPERT, STAGES, COPIES, SHARD, DEGREES };
     wefti_degrees *d = &x->degrees;
     int64_t n[DEGREES], devices = 1;
     for (int i = 0; i < DEGREES; i++) {
@@ -224,9 +225,11 @@ static weft_status read_degrees(wefti_translation *x) {
         /* Shards that are not said are the devices that are left. */
         if (i == SHARD && !wefti_value_of(x, name)->given && x->devices > devices)
             n[i] = x->devices / devices;
-        WEFT_REQUIRE(n[i] <= LIMIT, WEFT_E_ARG, "%s is above %d", names[i], LIMIT);
+        WEFT_REQUIRE(n[i] <= WEFTI_DEVICES_MAX, WEFT_E_ARG, "%s is above %d", names[i],
+                     WEFTI_DEVICES_MAX);
         devices *= i == EXPERT ? 1 : n[i];
-        WEFT_REQUIRE(devices <= LIMIT, WEFT_E_ARG, "the degrees make more than %d devices", LIMIT);
+        WEFT_REQUIRE(devices <= WEFTI_DEVICES_MAX, WEFT_E_ARG,
+                     "the degrees make more than %d devices", WEFTI_DEVICES_MAX);
     }
     const int64_t replicas = n[COPIES] * n[SHARD];
     WEFT_REQUIRE(!x->devices || x->devices == devices, WEFT_E_ARG,
@@ -397,8 +400,7 @@ static const wefti_option options[] = {
     WEFTI_OPTION_BY(recompute, "parallel.recompute.mode", TEXT, "activation_checkpoint"),
 };
 
-static weft_status check(const wefti_translation *x) {
-    const weft_family family = x->config.family;
+static weft_status check(weft_family family) {
     WEFT_REQUIRE(family == WEFT_FAMILY_QWEN3 || family == WEFT_FAMILY_LLAMA, WEFT_E_NO_IMPL,
                  "torchtitan's models are llama, qwen3 and others that weft does not have, but not "
                  "%s",
