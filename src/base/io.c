@@ -372,6 +372,13 @@ bool wefti_exists(const char *path) {
     return WEFTI_DISK(stat(path, &info)) == 0;
 }
 
+weft_status wefti_check_new(const char *path) {
+    struct stat info;
+    const bool there = WEFTI_DISK(lstat(path, &info)) == 0;
+    WEFT_REQUIRE(!there, WEFT_E_ARG, "%s exists; nothing is written over it", path);
+    return errno == ENOENT || errno == ENOTDIR ? WEFT_OK : failed("look for", path);
+}
+
 bool wefti_same_file(const char *a, const char *b) {
     struct stat first, second;
     return !WEFTI_DISK_WATCH(stat(a, &first)) && !WEFTI_DISK_WATCH(stat(b, &second)) &&

@@ -40,6 +40,8 @@ weft_status wefti_rename(const char *from, const char *to) WEFT_CHECKED;
 /* Succeeds if `path` does not exist; does not follow links. */
 weft_status wefti_remove_tree(const char *path) WEFT_CHECKED;
 bool wefti_exists(const char *path);
+/* WEFT_E_ARG if the name is there, also as a link that leads nowhere; WEFT_E_IO if nobody knows. */
+weft_status wefti_check_new(const char *path) WEFT_CHECKED;
 /* For a message that `path` does not exist: if it has the form OWNER/NAME, what to do about a name
  * of the Hugging Face hub; else "". */
 const char *wefti_hub_hint(const char *path);

@@ -96,7 +96,7 @@ static weft_status finish(const weft_infer *f, const char *partial, const char *
 
 static weft_status begin(const weft_infer *f, const char *partial, const char *folder) {
     if (f->model.setup.party.follows) return WEFT_OK;
-    WEFT_REQUIRE(!wefti_exists(folder), WEFT_E_ARG, "%s exists already", folder);
+    WEFT_TRY(wefti_check_new(folder));
     WEFT_TRY(wefti_remove_tree(partial)); /* of a run that was killed */
     return wefti_dir_make(partial);
 }

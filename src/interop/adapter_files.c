@@ -337,7 +337,7 @@ static weft_status write_merged(directory *d, const char *folder) {
 
 static weft_status write_all(directory *d, bool merged, const char *base, const char *partial,
                              const char *out) {
-    WEFT_REQUIRE(!wefti_exists(out), WEFT_E_ARG, "%s exists already", out);
+    WEFT_TRY(wefti_check_new(out));
     WEFT_TRY(wefti_remove_tree(partial)); /* of a process that was killed */
     WEFT_TRY(wefti_dir_make(partial));
     weft_status status = merged ? write_merged(d, partial) : write_adapters(d, base, partial);

@@ -211,7 +211,7 @@ weft_status weft_checkpoint_merge_strategies(const char *const *paths, int count
     int64_t bytes = 0;
     const size_t length = strlen(path);
     WEFT_REQUIRE(count > 0, WEFT_E_ARG, "no strategy files to merge");
-    WEFT_REQUIRE(!wefti_exists(path), WEFT_E_ARG, "%s exists; nothing is written over it", path);
+    WEFT_TRY(wefti_check_new(path));
     WEFT_TRY(wefti_layouts_create(path, &all));
     weft_status status = WEFT_OK;
     for (int i = 0; i < count && status >= 0; i++) {

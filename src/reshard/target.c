@@ -65,12 +65,6 @@ static weft_status check_parent(const char *path) {
     return status;
 }
 
-static weft_status check_new(const char *path) {
-    WEFT_REQUIRE(!wefti_exists(path) && !wefti_is_link(path), WEFT_E_ARG,
-                 "%s exists; nothing is written over it", path);
-    return WEFT_OK;
-}
-
 static weft_status name_target(wefti_target *t, const char *path) {
     size_t length = strlen(path);
     t->path = wefti_strdup(path);
@@ -78,7 +72,7 @@ static weft_status name_target(wefti_target *t, const char *path) {
     while (length > 1 && t->path[length - 1] == '/') t->path[--length] = '\0';
     WEFT_REQUIRE(length && strcmp(t->path, ".") != 0 && strcmp(t->path, "/") != 0, WEFT_E_ARG,
                  "'%s' cannot be a new directory", path);
-    WEFT_TRY(check_new(t->path));
+    WEFT_TRY(wefti_check_new(t->path));
     WEFT_TRY(check_parent(t->path));
     t->temporary = temporary_of(t->path);
     WEFT_REQUIRE(t->temporary, WEFT_E_NOMEM, "no memory for the name of a directory");
@@ -144,7 +138,7 @@ weft_status wefti_target_add_file(wefti_target *t, const char *name, int32_t ran
                                         t->path, name);
     WEFT_REQUIRE(file.name && (file.place || !t->beside), WEFT_E_NOMEM,
                  "no memory for the name of a file");
-    if (file.place) WEFT_TRY(check_new(file.place));
+    if (file.place) WEFT_TRY(wefti_check_new(file.place));
     *out = (int32_t)t->file_count;
     t->files[t->file_count++] = file;
     return WEFT_OK;
@@ -414,7 +408,7 @@ static weft_status sync_folder(const wefti_target *t, const wefti_target_file *f
 
 static weft_status place_directory(wefti_target *t) {
     WEFT_TRY(wefti_dir_sync(t->temporary));
-    WEFT_TRY(check_new(t->path));
+    WEFT_TRY(wefti_check_new(t->path));
     WEFT_TRY(wefti_rename(t->temporary, t->path));
     t->made = false;
     return WEFT_OK;
@@ -422,7 +416,7 @@ static weft_status place_directory(wefti_target *t) {
 
 static weft_status place_file(const wefti_target *t, const wefti_target_file *f) {
     char *path = path_of(t, f->name);
-    weft_status status = check_new(f->place);
+    weft_status status = wefti_check_new(f->place);
     if (!path) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a file");
     if (status >= 0) {
         status = wefti_rename(path, f->place);

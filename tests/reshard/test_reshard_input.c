@@ -281,6 +281,25 @@ static void test_faults(void **state) {
     assert_true(failures > 8);
 }
 
+/* If the disk cannot tell whether a file is there, it is not new. */
+static void test_written_over(void **state) {
+    const fixture *f = *state;
+    random_source r = {.seed = test_seed(33)};
+    const char *from = in(f, "from.ckpt"), *to = in(f, "to.ckpt");
+    random_strategy(&r, 2, 1, from);
+    put_file(to, "x", 1);
+    for (int64_t n = 0, calls = 1; n < calls; n++) {
+        size_t bytes = 0;
+        wefti_fault_arm(WEFTI_FAULT_IO, n, false, 0);
+        weft_status status = weft_checkpoint_merge_strategies(&from, 1, to);
+        if (wefti_fault_count(WEFTI_FAULT_IO) > n) calls = n + 2;
+        wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+        assert_true(status < 0);
+        free(get_file(to, &bytes));
+        assert_int_equal(bytes, 1);
+    }
+}
+
 /* What two files differ in; integers beyond the 53 bits of a double, and numbers without order. */
 static void test_diff(void **state) {
     const fixture *f = *state;
@@ -323,6 +342,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_later_version, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_diff, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_faults, fixture_begin, fixture_end),
+        cmocka_unit_test_setup_teardown(test_written_over, fixture_begin, fixture_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
