@@ -89,6 +89,8 @@ weft_status wefti_builtin_check(void) WEFT_CHECKED;
 /* The kernel form that runs here, from the first backend that has several forms. */
 const char *wefti_builtin_variant(wefti_bf16_compute bf16);
 bool wefti_builtin_has_bf16(void); /* likewise */
+/* From the first backend that has bf16 arithmetic: AS_F32 or NATIVE. */
+wefti_bf16_compute wefti_builtin_choose_bf16(void);
 
 /* Runs every op by its reference kernel: operands are converted to double and results are rounded
  * once. */

@@ -23,6 +23,12 @@ weft_status wefti_builtin_check(void) {
     return wefti_isa_check();
 }
 
+wefti_bf16_compute wefti_builtin_choose_bf16(void) {
+    for (const wefti_backend *const *b = wefti_builtin_backends(); *b; b++)
+        if ((*b)->choose_bf16) return (*b)->choose_bf16(*b);
+    return WEFTI_BF16_AS_F32;
+}
+
 bool wefti_builtin_has_bf16(void) {
     for (const wefti_backend *const *b = wefti_builtin_backends(); *b; b++)
         if ((*b)->has_bf16) return (*b)->has_bf16(*b);

@@ -68,18 +68,12 @@ static weft_status place(bench_kernel *k) {
 }
 
 static weft_status compile(const wefti_measuring *m, bench_kernel *k) {
-    const wefti_backend *const *backends = wefti_builtin_backends();
-    wefti_bf16_compute bf16 = WEFTI_BF16_AS_F32;
-    for (const wefti_backend *const *b = backends; *b; b++)
-        if ((*b)->choose_bf16) {
-            bf16 = (*b)->choose_bf16(*b);
-            break;
-        }
     WEFT_TRY(wefti_builtin_check());
     WEFT_TRY(weft_graph_status(k->graph));
-    const wefti_routine_spec spec = {.body = k->graph->cells[0],
-                                     .prepare = {.threads = m->threads, .bf16 = bf16},
-                                     .backends = backends};
+    const wefti_routine_spec spec = {
+        .body = k->graph->cells[0],
+        .prepare = {.threads = m->threads, .bf16 = wefti_builtin_choose_bf16()},
+        .backends = wefti_builtin_backends()};
     WEFT_TRY(wefti_routine_compile(&spec, &k->routine));
     WEFT_REQUIRE(k->routine->code_count == 1 && k->routine->code[0].kernel, WEFT_E_BUG,
                  "a cell of one op has %d instructions", k->routine->code_count);

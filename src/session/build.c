@@ -25,9 +25,7 @@ void weft_session_fill_defaults(weft_session_options *out, size_t struct_bytes) 
 wefti_bf16_compute wefti_choose_bf16(weft_bf16_compute wanted) {
     if (wanted == WEFT_BF16_AS_F32) return WEFTI_BF16_AS_F32;
     if (wanted == WEFT_BF16_NATIVE) return WEFTI_BF16_NATIVE;
-    for (const wefti_backend *const *b = wefti_builtin_backends(); *b; b++)
-        if ((*b)->choose_bf16) return (*b)->choose_bf16(*b);
-    return WEFTI_BF16_AS_F32;
+    return wefti_builtin_choose_bf16();
 }
 
 static bool uses_bf16(const weft_graph *g) {

@@ -1,9 +1,13 @@
 /* Matrix products against a naive product in doubles: random shapes, strides, dtypes and epilogues,
  * for every isa of this processor. Guards lie around all buffers, and 1, 2 and 3 threads give equal
  * bits. */
+#include <stdatomic.h>
+
 #include "backend/backend.h"
+#include "backend/cpu/gemm/kernel_table.h"
 #include "backend/gemm_problem.h"
 #include "sanitized.h"
+#include "weft/bench.h"
 
 /* Products of more operations than this take the emulated kernels too long. */
 static const double EMULATED_WORK = SANITIZED ? 2e6 : 7e7, EMULATED_THREADS_WORK = 5e6;
@@ -355,6 +359,8 @@ static void test_bf16_choice(void **state) {
             assert_true(!native || wefti_isa_has_bf16(isa));
             if (choice == WEFTI_BF16_SLOWER) assert_false(native);
             if (choice == WEFTI_BF16_FASTER) assert_int_equal(native, wefti_isa_has_bf16(isa));
+            assert_int_equal(wefti_builtin_choose_bf16(),
+                             native ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32);
             for (int again = 0; again < 20 && choice == WEFTI_BF16_MEASURED; again++) {
                 bool same = !native; /* it was measured once */
                 assert_int_equal(wefti_gemm_bf16_choice(isa, &same), WEFT_OK);
@@ -364,6 +370,39 @@ static void test_bf16_choice(void **state) {
                 print_message("%s: bf16 products in %s\n", path_text(path),
                               native ? "bf16" : "f32");
         }
+    }
+    path_end();
+}
+
+static _Atomic int64_t bf16_tiles;
+
+static void count_tile(int rows, int64_t k, const void *a, int64_t a_stride, const void *b,
+                       float *c, int64_t c_stride, bool add, wefti_gemm_ahead *ahead) {
+    atomic_fetch_add(&bf16_tiles, 1);
+    wefti_gemm_forms_emulated.avx512_bf16->tile(rows, k, a, a_stride, b, c, c_stride, add, ahead);
+}
+
+/* A machine file has the products that sessions compute. */
+static void test_measured_as_chosen(void **state) {
+    (void)state;
+    wefti_gemm_kernels kernels = *wefti_gemm_forms_emulated.avx512_bf16;
+    wefti_gemm_forms forms = wefti_gemm_forms_emulated;
+    wefti_cpu_tuning tuning = wefti_cpu_emulated;
+    kernels.tile = count_tile;
+    forms.avx512_bf16 = &kernels;
+    tuning.gemm = &forms;
+    assert_true(path_begin(WEFTI_ISAS + WEFTI_ISA_AVX512));
+    wefti_cpu_tune(&tuning);
+    for (int speed = WEFTI_BF16_SLOWER; speed <= WEFTI_BF16_FASTER; speed++) {
+        const weft_machine_options o = WEFT_STRUCT(weft_machine_options, .seconds = 1e-4);
+        char *text;
+        tuning.bf16 = (wefti_bf16_speed)speed;
+        atomic_store(&bf16_tiles, 0);
+        ASSERT_OK(weft_machine_measure(NULL, &o, &text));
+        weft_text_free(text);
+        assert_int_equal(wefti_builtin_choose_bf16(),
+                         speed == WEFTI_BF16_FASTER ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32);
+        assert_int_equal(atomic_load(&bf16_tiles) > 0, speed == WEFTI_BF16_FASTER);
     }
     path_end();
 }
@@ -381,6 +420,7 @@ int main(void) {
                                        cmocka_unit_test(test_refusals),
                                        cmocka_unit_test(test_isa_choice),
                                        cmocka_unit_test(test_unknown_forms_are_refused),
-                                       cmocka_unit_test(test_bf16_choice)};
+                                       cmocka_unit_test(test_bf16_choice),
+                                       cmocka_unit_test(test_measured_as_chosen)};
     return cmocka_run_group_tests(tests, make_pools, destroy_pools);
 }
