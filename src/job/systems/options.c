@@ -96,6 +96,10 @@ double wefti_real_of(const wefti_translation *x, const char *name, double standa
     return v->given ? v->real : standard;
 }
 
+bool wefti_is_given(const wefti_translation *x, const char *name) {
+    return wefti_value_of(x, name)->given;
+}
+
 bool wefti_word_is(const wefti_translation *x, const char *name, const char *word) {
     const wefti_option_value *v = wefti_value_of(x, name);
     return v->given && !strcmp(v->text, word);

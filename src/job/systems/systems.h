@@ -108,6 +108,7 @@ weft_status wefti_translation_export(wefti_translation *x, const weft_plan *plan
 const wefti_option_value *wefti_value_of(const wefti_translation *x, const char *name);
 int64_t wefti_whole_of(const wefti_translation *x, const char *name, int64_t standard);
 double wefti_real_of(const wefti_translation *x, const char *name, double standard);
+bool wefti_is_given(const wefti_translation *x, const char *name);
 bool wefti_word_is(const wefti_translation *x, const char *name, const char *word);
 /* Marks a key of the job as said by the options. */
 void wefti_tell(wefti_translation *x, const char *key);
@@ -146,6 +147,9 @@ void wefti_option_print(const wefti_option *o, const wefti_option_value *v, int 
     { .name = name_, .form = WEFTI_OPTION_##form_, .key = key_, .by = &(by_), __VA_ARGS__ }
 #define WEFTI_TRANSFORM(name) static const wefti_transform name = {read_##name, write_##name}
 
+/* megatron_parallel.c */
+extern const wefti_transform wefti_megatron_degrees, wefti_megatron_stages, wefti_megatron_shards,
+    wefti_megatron_recompute;
 extern const wefti_system wefti_megatron, wefti_torchtitan;
 
 #endif

@@ -223,7 +223,7 @@ static weft_status read_degrees(wefti_translation *x) {
         (void)snprintf(name, sizeof name, "parallelism.%s", names[i]);
         n[i] = wefti_whole_of(x, name, 1);
         /* Shards that are not said are the devices that are left. */
-        if (i == SHARD && !wefti_value_of(x, name)->given && x->devices > devices)
+        if (i == SHARD && !wefti_is_given(x, name) && x->devices > devices)
             n[i] = x->devices / devices;
         WEFT_REQUIRE(n[i] <= WEFTI_DEVICES_MAX, WEFT_E_ARG, "%s is above %d", names[i],
                      WEFTI_DEVICES_MAX);
