@@ -118,6 +118,23 @@ static inline void write_all(const files *f) {
     write_tensors(f, "model.safetensors", f->items, f->count);
 }
 
+/* An index in place of model.safetensors: tensors up to number `half` are in `low`, others in
+ * `high`. `before`: entries before those of the tensors, each with a comma. */
+static inline void write_index(const files *f, const char *before, int64_t half, const char *low,
+                               const char *high) {
+    wefti_text index = {0};
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", f->path);
+    assert_int_equal(unlink(path), 0);
+    wefti_text_add(&index, "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {%s", before);
+    for (int64_t k = 0; k < f->count; k++)
+        wefti_text_add(&index, "%s\"%s\": \"%s\"", k ? ", " : "", f->names[k],
+                       k < half ? low : high);
+    wefti_text_add(&index, "}}");
+    write_text(f, "model.safetensors.index.json", index.data);
+    wefti_text_free(&index);
+}
+
 static inline weft_status load(const files *f) {
     weft_graph *g;
     weft_session *s = session_of(&f->config, &g);
