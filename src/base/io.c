@@ -372,6 +372,12 @@ bool wefti_exists(const char *path) {
     return WEFTI_DISK(stat(path, &info)) == 0;
 }
 
+weft_status wefti_look_for(const char *path, bool *out) {
+    struct stat info;
+    *out = WEFTI_DISK(stat(path, &info)) == 0;
+    return *out || errno == ENOENT || errno == ENOTDIR ? WEFT_OK : failed("look for", path);
+}
+
 weft_status wefti_check_new(const char *path) {
     struct stat info;
     const bool there = WEFTI_DISK(lstat(path, &info)) == 0;

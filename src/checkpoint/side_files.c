@@ -143,7 +143,9 @@ weft_status wefti_side_files_add_file(wefti_side_files *files, const char *path,
 }
 
 static weft_status add_one(wefti_side_files *files, const char *path, const char *name) {
-    if (!wefti_exists(path) || wefti_is_dir(path)) return WEFT_OK;
+    bool there = false;
+    WEFT_TRY(wefti_look_for(path, &there));
+    if (!there || wefti_is_dir(path)) return WEFT_OK;
     WEFT_TRY(check_link(path, name));
     return wefti_side_files_add_file(files, path, name);
 }

@@ -143,14 +143,17 @@ typedef struct dir_list {
 static weft_status read_index(const wefti_shards *s, dir_list *d) {
     char *text = NULL, *model = wefti_format("%s/model.safetensors", s->path);
     int64_t bytes = 0;
+    bool indexed = false;
     WEFT_REQUIRE(model, WEFT_E_NOMEM, "no memory for the name of a file");
-    d->model_only = s->slice && wefti_exists(model);
+    weft_status status = s->slice ? wefti_look_for(model, &d->model_only) : WEFT_OK;
     wefti_free(model);
+    WEFT_TRY(status);
     d->index = wefti_format("%s/model.safetensors.index.json", s->path);
     WEFT_REQUIRE(d->index, WEFT_E_NOMEM, "no memory for the name of a file");
-    if (d->model_only || !wefti_exists(d->index)) return WEFT_OK;
+    WEFT_TRY(wefti_look_for(d->index, &indexed));
+    if (d->model_only || !indexed) return WEFT_OK;
     WEFT_TRY(wefti_sealed_read(d->index, WEFTI_SAFETENSORS_HEADER_BYTES, NULL, &text, &bytes));
-    weft_status status = wefti_tensor_index_parse(text, bytes, &d->pairs, &d->pairs_count);
+    status = wefti_tensor_index_parse(text, bytes, &d->pairs, &d->pairs_count);
     wefti_free(text);
     return status < 0 ? wefti_prefix(status, "%s", d->index) : WEFT_OK;
 }

@@ -457,8 +457,10 @@ static weft_status take_carried(wefti_shards *s) {
     char *path = wefti_arena_format(s->arena, "%s/%s", s->path, WEFTI_SLICES_MANIFEST);
     char *text = NULL;
     int64_t bytes = 0;
+    bool there = false;
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
-    if (!wefti_exists(path)) return wefti_shards_take_side_files(s);
+    WEFT_TRY(wefti_look_for(path, &there));
+    if (!there) return wefti_shards_take_side_files(s);
     WEFT_TRY(wefti_file_read(path, (int64_t)512 << 20, &text, &bytes));
     weft_status status = wefti_shards_take_manifest(s, text, bytes);
     wefti_free(text);

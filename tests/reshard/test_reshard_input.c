@@ -281,6 +281,32 @@ static void test_faults(void **state) {
     assert_true(failures > 8);
 }
 
+/* A conversion that succeeds has all that lies beside the tensors, whatever call fails: the state
+ * of a run, or the files of a model. */
+static void test_faults_beside(void **state) {
+    const fixture *f = *state;
+    static const float w[2];
+    const wefti_safetensors_item item = {"w", WEFT_DESC(WEFT_F32, 2), w};
+    const char *out = in(f, "out"), *slices = in(f, "slices"), *model = in(f, "model");
+    write_run(f);
+    ASSERT_OK(reshard(f->dir, slices, NULL, "2:emb.weight=0"));
+    ASSERT_OK(wefti_dir_make(model));
+    ASSERT_OK(wefti_safetensors_write(path_in(model, "model.safetensors"), &item, 1, NULL, 0));
+    put_file(path_in(model, "generation_config.json"), "{}", 2);
+    for (int way = 0; way < 2; way++)
+        for (int64_t n = 0, calls = 1; n < calls; n++) {
+            wefti_fault_arm(WEFTI_FAULT_IO, n, false, 0);
+            weft_status status = reshard(way ? model : slices, out, NULL, NULL);
+            if (wefti_fault_count(WEFTI_FAULT_IO) > n) calls = n + 2;
+            wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+            if (status >= 0 && wefti_exists(path_in(out, "generation_config.json")) != (way == 1))
+                fail_msg("way %d, call %lld", way, (long long)n);
+            if (status >= 0 && wefti_exists(path_in(out, "model.safetensors")) != (way == 1))
+                fail_msg("way %d, call %lld", way, (long long)n);
+            ASSERT_OK(wefti_remove_tree(out));
+        }
+}
+
 /* If the disk cannot tell whether a file is there, it is not new. */
 static void test_written_over(void **state) {
     const fixture *f = *state;
@@ -342,6 +368,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_later_version, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_diff, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_faults, fixture_begin, fixture_end),
+        cmocka_unit_test_setup_teardown(test_faults_beside, fixture_begin, fixture_end),
         cmocka_unit_test_setup_teardown(test_written_over, fixture_begin, fixture_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
