@@ -490,6 +490,25 @@ static void torchtitans_own_form_is_read(void **state) {
     }
 }
 
+/* Too long, or with a byte that ends a text. */
+static void texts_that_are_none_are_refused(void **state) {
+    (void)state;
+    static const char *const begins[] = {"--num-layers 2 ", "from torchtitan.config import x\n"};
+    enum { LONG = (1 << 20) + 1 };
+    char *text = malloc(LONG), *yaml, *notes;
+    assert_non_null(text);
+    for (size_t k = 0; k < sizeof begins / sizeof *begins; k++) {
+        memset(text, ' ', LONG);
+        memcpy(text, begins[k], strlen(begins[k]));
+        ASSERT_FAILS(WEFT_E_ARG, "1048577",
+                     weft_job_import("options", text, LONG, NULL, 0, &yaml, &notes));
+        text[50] = '\0';
+        ASSERT_FAILS(WEFT_E_ARG, "NUL",
+                     weft_job_import("options", text, 100, NULL, 0, &yaml, &notes));
+    }
+    free(text);
+}
+
 /* The key of each row exists, and an option has one row. */
 static void rows_are_sound(void **state) {
     (void)state;
@@ -536,9 +555,11 @@ static void the_page_has_the_tables(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_sound), cmocka_unit_test(torchtitans_own_form_is_read),
-        cmocka_unit_test(the_page_has_the_tables), cmocka_unit_test(jobs_pass_megatron),
-        cmocka_unit_test(jobs_pass_torchtitan)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_are_sound),
+                                       cmocka_unit_test(texts_that_are_none_are_refused),
+                                       cmocka_unit_test(torchtitans_own_form_is_read),
+                                       cmocka_unit_test(the_page_has_the_tables),
+                                       cmocka_unit_test(jobs_pass_megatron),
+                                       cmocka_unit_test(jobs_pass_torchtitan)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

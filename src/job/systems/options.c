@@ -8,6 +8,8 @@
 #include "job/systems/systems.h"
 #include "models/family.h"
 
+enum { MOST_BYTES = 1 << 20 }; /* of a text of options */
+
 const wefti_system *wefti_system_of(weft_system system) {
     return system == WEFT_SYSTEM_MEGATRON ? &wefti_megatron : &wefti_torchtitan;
 }
@@ -365,6 +367,9 @@ weft_status weft_job_import(const char *name, const char *text, int64_t bytes,
                             char **out_notes) {
     WEFT_REQUIRE(name && text && bytes >= 0 && devices >= 0 && out_job && out_notes, WEFT_E_ARG,
                  "weft_job_import needs a name, a text and places for the job and the notes");
+    WEFT_REQUIRE(bytes <= MOST_BYTES, WEFT_E_ARG,
+                 "%s is too long for a list of options: %lld bytes", name, (long long)bytes);
+    WEFT_REQUIRE(!memchr(text, '\0', (size_t)bytes), WEFT_E_ARG, "%s holds a NUL byte", name);
     wefti_arena *arena;
     wefti_text job = {0}, notes = {0};
     WEFT_TRY(wefti_arena_create(&arena));

@@ -7,8 +7,6 @@
 
 #include "job/systems/expand.h"
 
-enum { MOST_BYTES = 1 << 20 /* of a script */ };
-
 typedef wefti_shell_word word;
 typedef wefti_shell_words words;
 
@@ -437,11 +435,6 @@ static weft_status set_environment(script_reader *r) {
 }
 
 weft_status wefti_shell_read(const wefti_shell_script *script) {
-    WEFT_REQUIRE(script->bytes <= MOST_BYTES, WEFT_E_ARG,
-                 "%s is too long for a list of options: %lld bytes", script->name,
-                 (long long)script->bytes);
-    WEFT_REQUIRE(!memchr(script->text, '\0', (size_t)script->bytes), WEFT_E_ARG,
-                 "%s holds a NUL byte", script->name);
     script_reader r = {.script = script,
                        .at = script->text,
                        .end = script->text + script->bytes,
