@@ -92,10 +92,11 @@ static bool pair(loop_fold *f, int32_t x, int32_t y) {
 
 static bool same_step(const wefti_step *x, const wefti_step *y, int32_t period) {
     return x->kind == y->kind && x->phase == y->phase && !strcmp(x->name, y->name) &&
-           x->routine == y->routine && x->bytes == y->bytes && x->rows == y->rows &&
-           x->pitch[0] == y->pitch[0] && x->pitch[1] == y->pitch[1] && x->stream == y->stream &&
-           x->micro + period == y->micro && x->tensor == y->tensor && x->from == y->from &&
-           x->to == y->to && x->part == y->part && x->parts == y->parts;
+           x->routine == y->routine &&
+           (x->kind == WEFTI_STEP_COPY ? x->bytes == y->bytes : x->move == y->move) &&
+           x->rows == y->rows && x->pitch[0] == y->pitch[0] && x->pitch[1] == y->pitch[1] &&
+           x->stream == y->stream && x->micro + period == y->micro && x->tensor == y->tensor &&
+           x->from == y->from && x->to == y->to && x->part == y->part && x->parts == y->parts;
 }
 
 static bool repeats(loop_fold *f) {
