@@ -55,8 +55,7 @@ weft_status wefti_member_hear_halt(wefti_caller *c, const wefti_frame *frame) {
 
 void wefti_member_halt(wefti_member *m, const wefti_halt *said) {
     wefti_member_mending *d = &m->mend;
-    if (!happens(m, WEFTI_HEARS_HALT, said->generation))
-        return; /* GO stays: that world was whole */
+    if (!happens(m, WEFTI_HEARS_HALT, said->generation)) return;
     d->halt = *said;
     m->join.used = said->used;
     m->placed.generation = m->join.generation = said->generation;
