@@ -25,10 +25,11 @@
  *   weft_session_read_rows, weft_session_local, weft_session_feed_local.
  *
  * If a call fails on one process because of that process alone, it fails on all others with
- * WEFT_E_PEER, naming the process; after that the world can only be left. So do passes, updates and
- * saves out of order. Exception: if one process reads, writes, feeds rows, adds a graph, saves or
- * loads with wrong arguments, the call fails alike on all, naming the process, and the session can
- * continue. */
+ * WEFT_E_PEER, naming the process; after that the world can only be left. A pass, an update or a
+ * save out of order ends the world too, even if all processes make it alike. Without a world, or
+ * alone in one, the session can continue after it. If one process reads, writes, feeds rows, adds a
+ * graph, saves or loads with wrong arguments, the call fails alike on all, naming the process, and
+ * the session can continue. */
 #ifndef WEFT_SESSION_H
 #define WEFT_SESSION_H
 
