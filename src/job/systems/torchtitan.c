@@ -12,8 +12,8 @@ static void give_quoted(wefti_translation *x, const char *name, const char *text
 
 /* ---- the model ---- */
 
-/* What a flavor fixes, all with 8 heads of keys. Sources: torchtitan/models/llama3/__init__.py and
- * torchtitan/models/qwen3/__init__.py. */
+/* What a flavor fixes, all with 8 heads of keys. Sources:
+ * torchtitan/models/llama3/__init__.py and torchtitan/models/qwen3/__init__.py. */
 typedef struct flavor {
     weft_family family;
     const char *name;
@@ -32,45 +32,49 @@ static const flavor flavors[] = {{WEFT_FAMILY_LLAMA, "8B", 32, 4096, 32, 14336, 
                                  {WEFT_FAMILY_QWEN3, "14B", 40, 5120, 40, 17408, 151936, false},
                                  {WEFT_FAMILY_QWEN3, "32B", 64, 5120, 64, 25600, 151936, false}};
 
-static bool is_qwen3(const flavor *f) {
-    return f->family == WEFT_FAMILY_QWEN3;
+static const flavor *find_flavor(weft_family family, const char *name) {
+    for (size_t i = 0; i < sizeof flavors / sizeof *flavors; i++)
+        if (flavors[i].family == family && !strcmp(flavors[i].name, name)) return &flavors[i];
+    return NULL;
 }
 
-static weft_status read_model(wefti_translation *x) {
-    static const char *const keys[] = {"family",   "layers",   "hidden",    "heads",
-                                       "ffn",      "vocab",    "tied",      "kv_heads",
-                                       "head_dim", "norm_eps", "rope_theta"};
-    const bool qwen3 = wefti_word_is(x, "models", "qwen3");
-    const char *name = wefti_value_of(x, "model_spec")->text;
-    const flavor *f = NULL;
-    for (size_t i = 0; name && !f && i < sizeof flavors / sizeof *flavors; i++)
-        if (is_qwen3(&flavors[i]) == qwen3 && !strcmp(flavors[i].name, name)) f = &flavors[i];
-    WEFT_REQUIRE(name, WEFT_E_ARG,
-                 "it names no flavor: model_registry(\"8B\"), or another text in quotes");
-    WEFT_REQUIRE(f, WEFT_E_NO_IMPL, "no flavor %.60s of %s is known to weft", name,
-                 qwen3 ? "qwen3" : "llama3");
-    weft_job_model *m = &x->job.model;
+static void set_model(const flavor *f, weft_job_model *m) {
+    const bool qwen3 = f->family == WEFT_FAMILY_QWEN3;
     m->family = f->family, m->layers = f->layers, m->hidden = f->hidden, m->heads = f->heads;
     m->ffn = f->ffn, m->vocab = f->vocab, m->tied = f->tied, m->kv_heads = 8;
     m->head_dim = qwen3 ? 128 : f->hidden / f->heads;
     m->norm_eps = qwen3 ? 1e-6 : 1e-5;
     m->rope_theta = qwen3 ? 1e6 : 5e5;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        char key[32];
-        (void)strcat(strcpy(key, "model."), keys[i]);
-        wefti_tell(x, key);
-    }
+}
+
+static weft_status read_model(wefti_translation *x) {
+    static const char *const keys[] = {"model.family",   "model.layers",    "model.hidden",
+                                       "model.heads",    "model.ffn",       "model.vocab",
+                                       "model.tied",     "model.kv_heads",  "model.head_dim",
+                                       "model.norm_eps", "model.rope_theta"};
+    const bool qwen3 = wefti_word_is(x, "models", "qwen3");
+    const char *name = wefti_value_of(x, "model_spec")->text;
+    WEFT_REQUIRE(name, WEFT_E_ARG,
+                 "it names no flavor: model_registry(\"8B\"), or another text in quotes");
+    const flavor *f = find_flavor(qwen3 ? WEFT_FAMILY_QWEN3 : WEFT_FAMILY_LLAMA, name);
+    WEFT_REQUIRE(f, WEFT_E_NO_IMPL, "no flavor %.60s of %s is known to weft", name,
+                 qwen3 ? "qwen3" : "llama3");
+    set_model(f, &x->job.model);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) wefti_tell(x, keys[i]);
     return WEFT_OK;
 }
 
 static void write_model(wefti_translation *x) {
     const weft_model_config *c = &x->config;
+    const bool qwen3 = c->family == WEFT_FAMILY_QWEN3;
     const flavor *f = NULL;
     for (size_t i = 0; !f && i < sizeof flavors / sizeof *flavors; i++)
         if (c->family == flavors[i].family && c->layers == flavors[i].layers &&
             c->hidden == flavors[i].hidden && c->heads == flavors[i].heads &&
             c->ffn == flavors[i].ffn && c->kv_heads == 8 && c->vocab == flavors[i].vocab)
             f = &flavors[i];
+    weft_job_model m;
+    set_model(f ? f : find_flavor(c->family, "8B"), &m);
     if (!f)
         wefti_text_add(
             x->notes,
@@ -78,19 +82,18 @@ static void write_model(wefti_translation *x) {
             "%lld, %lld heads, %lld key heads, ffn %lld, vocabulary %lld\n",
             (long long)c->layers, (long long)c->hidden, (long long)c->heads, (long long)c->kv_heads,
             (long long)c->ffn, (long long)c->vocab);
-    if (f && f->tied != c->tied)
+    if (f && m.tied != c->tied)
         wefti_text_add(x->notes, "model.tied: %s: the flavor %s has it otherwise\n",
                        c->tied ? "true" : "false", f->name);
-    const bool qwen3 = c->family == WEFT_FAMILY_QWEN3;
-    if (f && c->head_dim != (qwen3 ? 128 : f->hidden / f->heads))
+    if (f && m.head_dim != c->head_dim)
         wefti_text_add(x->notes, "model.head_dim: %lld: the flavor %s has another\n",
                        (long long)c->head_dim, f->name);
-    if (c->rope_theta != (qwen3 ? 1e6 : 5e5))
+    if (c->rope_theta != m.rope_theta)
         wefti_text_add(x->notes, "model.rope_theta: %g: torchtitan's models have %g\n",
-                       c->rope_theta, qwen3 ? 1e6 : 5e5);
-    if (c->norm_eps != (qwen3 ? 1e-6 : 1e-5))
+                       c->rope_theta, m.rope_theta);
+    if (c->norm_eps != m.norm_eps)
         wefti_text_add(x->notes, "model.norm_eps: %g: torchtitan's models have %g\n", c->norm_eps,
-                       qwen3 ? 1e-6 : 1e-5);
+                       m.norm_eps);
     if (c->attention_bias || c->mlp_bias)
         wefti_text_add(x->notes, "biases of linear layers: torchtitan's models have none\n");
     if (c->window) wefti_text_add(x->notes, "model.window: torchtitan's models have none\n");
