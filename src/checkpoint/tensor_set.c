@@ -280,12 +280,13 @@ static weft_status open_slices(wefti_tensor_set *set, const char *dir) {
 static weft_status holds_slices(const char *dir, bool *out) {
     wefti_step_files files = {0};
     char *path = NULL;
+    bool there = false;
     *out = false;
     WEFT_TRY(join(dir, "manifest.json", &path));
-    const bool there = wefti_exists(path);
+    weft_status status = wefti_look_for(path, &there);
     wefti_free(path);
-    if (!there) return WEFT_OK;
-    weft_status status = wefti_step_files_manifest(&files, dir);
+    if (!there) return status;
+    status = wefti_step_files_manifest(&files, dir);
     *out = status >= 0 && files.manifest->sliced.ranks > 0;
     wefti_step_files_close(&files);
     return status;

@@ -42,8 +42,9 @@ static weft_status read_of_checkpoint(void *context, const char *name, char **ou
     const weft_generator *g = context;
     char *file = wefti_format("%s/%s", g->path, name);
     WEFT_REQUIRE(file, WEFT_E_NOMEM, "no memory for a path");
-    weft_status status = WEFT_OK;
-    if (wefti_exists(file)) status = wefti_sealed_read(file, BYTES_MOST, NULL, out, out_bytes);
+    bool there = false;
+    weft_status status = wefti_look_for(file, &there);
+    if (there) status = wefti_sealed_read(file, BYTES_MOST, NULL, out, out_bytes);
     wefti_free(file);
     return status;
 }

@@ -61,9 +61,9 @@ weft_status wefti_adapter_open(const char *directory, wefti_tensor_set **out) {
 static weft_status is_peft(const char *path, bool *out) {
     char *file = wefti_format("%s/adapter_config.json", path);
     WEFT_REQUIRE(file, WEFT_E_NOMEM, "no memory for a path");
-    *out = wefti_exists(file);
+    weft_status status = wefti_look_for(file, out);
     wefti_free(file);
-    return WEFT_OK;
+    return status;
 }
 
 /* A step of a run, or a directory as it is. Damaged newer steps are passed over. */

@@ -27,9 +27,9 @@ enum { NAMES = 5, NAME_BYTES = 512 }; /* how many tensors a message names */
 static weft_status has_file(const char *directory, const char *name, bool *out) {
     char *path = wefti_format("%s/%s", directory, name);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
-    *out = wefti_exists(path);
+    weft_status status = wefti_look_for(path, out);
     wefti_free(path);
-    return WEFT_OK;
+    return status;
 }
 
 /* A step of weft_session_save has the tensors of a program's own graph, and no config.json. Closes

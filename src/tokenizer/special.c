@@ -81,8 +81,9 @@ weft_status wefti_ends_of(const weft_tokenizer *t, wefti_special_read read, void
 static weft_status read_beside(void *context, const char *name, char **out, int64_t *out_bytes) {
     char *path = wefti_format("%s/%s", (const char *)context, name);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
-    weft_status status = WEFT_OK;
-    if (wefti_exists(path)) status = wefti_file_read(path, SPECIAL_FILE_BYTES, out, out_bytes);
+    bool there = false;
+    weft_status status = wefti_look_for(path, &there);
+    if (there) status = wefti_file_read(path, SPECIAL_FILE_BYTES, out, out_bytes);
     wefti_free(path);
     return status;
 }

@@ -118,22 +118,26 @@ static void wrong_directories(void **state) {
     files_end(&f);
 }
 
-/* Every allocation, then every file call, fails in turn: a clean error and nothing left. */
+/* Every allocation, then every file call, fails in turn: a clean error and nothing left. What
+ * succeeds has seen generation_config.json. */
 static void faults(void **state) {
     (void)state;
     files f;
     files_of(&f, WEFT_FAMILY_LLAMA);
     write_all(&f);
+    write_text(&f, "generation_config.json", "{\"eos_token_id\": [3]}");
     weft_graph *g;
     weft_session *s = session_of(&f.config, &g);
     ASSERT_OK(wefti_pretrained_load(s, &f.config, f.path)); /* starts the session */
     for (int kind = 0; kind < (int)WEFTI_FAULT_KINDS; kind++) {
         int64_t nth = 0;
-        for (weft_status status = WEFT_E_NOMEM; status < 0; nth++) {
+        for (bool failed = true; failed; nth++) {
             weft_model_config c;
             wefti_fault_arm((wefti_fault_kind)kind, nth, false, 0);
-            status = wefti_pretrained_config(f.path, &c);
+            weft_status status = wefti_pretrained_config(f.path, &c);
+            if (status >= 0) assert_int_equal(c.ends[0], 3);
             if (status >= 0) status = wefti_pretrained_load(s, &f.config, f.path);
+            failed = wefti_fault_count((wefti_fault_kind)kind) > nth;
             wefti_fault_arm((wefti_fault_kind)kind, -1, false, 0);
             weft_status expected = kind == WEFTI_FAULT_ALLOC ? WEFT_E_NOMEM : WEFT_E_IO;
             bool unseen = kind == WEFTI_FAULT_IO && status == WEFT_E_NOT_FOUND; /* nothing there */
