@@ -132,12 +132,12 @@ static void say_cells(const weft_search_report *r) {
 }
 
 static void say_gap(const weft_search_report *r) {
-    const double waits = r->prediction->step_seconds - r->plan_bound_seconds;
+    const double beyond = r->prediction->step_seconds - r->plan_bound_seconds;
     if (r->plan_bound_seconds <= 0) return;
-    cli_say(
-        stdout,
-        "gap        %.4g s of waits in this plan, which no bound counts (its own bound: %.4g s)\n",
-        waits, r->plan_bound_seconds);
+    cli_say(stdout,
+            "gap        %.4g s of this plan, as of waits, which no bound counts (its own bound: "
+            "%.4g s)\n",
+            beyond, r->plan_bound_seconds);
     if (r->least_bound)
         cli_say(
             stdout,
@@ -150,8 +150,8 @@ static void say_search(const weft_search_report *r) {
             r->lower_bound_seconds, 100 * r->gap);
     cli_say(stdout, "           of %s\n", r->bound_scope);
     say_gap(r);
-    cli_say(stdout, "search     %.2f s, %d plans simulated, %lld compared%s\n", r->search_seconds,
-            r->evaluations, (long long)r->candidates,
+    cli_say(stdout, "search     %.2f s, %d plan%s simulated, %lld compared%s\n", r->search_seconds,
+            r->evaluations, r->evaluations == 1 ? "" : "s", (long long)r->candidates,
             r->cut         ? "; cut off, so it cannot be repeated"
             : r->exhausted ? "; nothing in the space is faster by more than 0.2 %"
                            : "");
