@@ -53,13 +53,26 @@ static inline void joint_source_free(joint_source *s) {
     s->count = 0;
 }
 
+static inline weft_model_config joint_language(weft_family family, int64_t layers, int64_t hidden,
+                                               int64_t vocab, int64_t context) {
+    weft_model_config c = {.family = family, .layers = layers, .hidden = hidden, .vocab = vocab};
+    c.heads = 8, c.ffn = 4 * hidden, c.context = context;
+    if (is_rotary(family)) c.kv_heads = 8;
+    if (family == WEFT_FAMILY_MIXTRAL) c.experts = 8, c.experts_per_token = 2;
+    ASSERT_OK(weft_model_complete(&c));
+    return c;
+}
+
 typedef struct joint_question {
     const char *machine, *fix;
     int devices;
     int64_t batch, memory; /* memory 0: the machine's */
     int evaluations;
-    int64_t threshold; /* bytes of parameters that are not shared */
-    bool by_bound;     /* no guesses */
+    int64_t threshold;         /* bytes of parameters that are not shared */
+    bool by_bound;             /* no guesses */
+    const weft_plan *settings; /* what the job decides; NULL: the devices only */
+    double seconds;            /* limit by the clock `now`; 0: none */
+    double (*now)(void *clock);
 } joint_question;
 
 static inline int64_t joint_microbatches(const weft_plan *plan) {
@@ -67,13 +80,27 @@ static inline int64_t joint_microbatches(const weft_plan *plan) {
            plan->copies;
 }
 
+/* The parts of the gap are not negative, and the plans with the least bound can be asked for. */
+static inline void joint_verify_gap(const wefti_joint_answer *a) {
+    wefti_joint_fix fix = wefti_joint_free();
+    if (a->plan_bound_seconds == 0) {
+        assert_true(a->exhausted || a->cut);
+        return;
+    }
+    assert_true(a->plan_bound_seconds <= a->prediction->step_seconds);
+    assert_true(a->plan_bound_seconds >= a->lower_bound_seconds);
+    assert_true((a->least != NULL) == (a->plan_bound_seconds > a->lower_bound_seconds));
+    if (a->least) ASSERT_OK(wefti_joint_fix_add(a->least, &fix));
+}
+
 /* Verifies each answer. Its predicted peak is the largest arena of the programs of all ranks. */
 static inline weft_status joint_ask(joint_source *s, const joint_question *q,
                                     wefti_joint_answer *out) {
     wefti_machine_model *machine;
-    weft_plan *settings;
-    ASSERT_OK(weft_plan_create(q->devices, &settings));
-    ASSERT_OK(weft_plan_optimizer(settings, 0, q->threshold, 0));
+    weft_plan *devices;
+    ASSERT_OK(weft_plan_create(q->devices, &devices));
+    ASSERT_OK(weft_plan_optimizer(devices, 0, q->threshold, 0));
+    const weft_plan *settings = q->settings ? q->settings : devices;
     if (wefti_model_find(q->machine, &machine) < 0) fail_msg("%s", weft_error_message());
     wefti_joint_problem p = {.source = {.context = s,
                                         .model = joint_find_model,
@@ -84,7 +111,9 @@ static inline weft_status joint_ask(joint_source *s, const joint_question *q,
                              .fix = wefti_joint_free(),
                              .memory_bytes = q->memory,
                              .evaluations = q->evaluations,
-                             .by_bound = q->by_bound};
+                             .by_bound = q->by_bound,
+                             .seconds = q->seconds,
+                             .now = q->now};
     ASSERT_OK(wefti_joint_fix_add(q->fix ? q->fix : "", &p.fix));
     const weft_status status = wefti_joint_search(&p, out);
     if (status >= 0) {
@@ -95,9 +124,10 @@ static inline weft_status joint_ask(joint_source *s, const joint_question *q,
         v.graph = graph;
         if (out->plan->devices <= VERIFY_RANKS)
             assert_int_equal(verify_plan(&v), out->prediction->peak_bytes);
+        joint_verify_gap(out);
     }
     wefti_model_destroy(machine);
-    weft_plan_destroy(settings);
+    weft_plan_destroy(devices);
     return status;
 }
 
@@ -105,6 +135,14 @@ static inline wefti_joint_answer joint_answered(joint_source *s, const joint_que
     wefti_joint_answer a;
     if (joint_ask(s, q, &a) < 0) fail_msg("%s: %s", q->fix ? q->fix : "", weft_error_message());
     return a;
+}
+
+/* On A100. intra, inter: bytes per second of a device. The text lasts until the next call. */
+static inline const char *joint_machine(int hosts, int devices, double intra, double inter) {
+    static char text[256];
+    (void)snprintf(text, sizeof text, "hosts=%d gpus=%d gpu=a100-80g intra=%g,3e-6 inter=%g,8e-6",
+                   hosts, devices, intra, inter);
+    return text;
 }
 
 #endif
