@@ -101,9 +101,11 @@ WEFT_API weft_status weft_checkpoint_merge(const char *const *slices, int slice_
                                            char **out_text) WEFT_CHECKED;
 
 /** Split the tensors at `path` (as for weft_checkpoint_digest) for `ranks` ranks, into
- * PREFIX-rank-00000-of-00004.safetensors and so on, all of them or none. Of n elements along the
- * dimension, rank r gets those from floor(r n / ranks) to floor((r + 1) n / ranks). A tensor
- * without an entry in `rules` goes to every rank whole. The files' metadata has `rank` and `ranks`.
+ * PREFIX-rank-00000-of-00004.safetensors and so on, all of them or none. Only a process that is
+ * killed while it renames them leaves some; weft_checkpoint_merge refuses those. Of n elements
+ * along the dimension, rank r gets those from floor(r n / ranks) to floor((r + 1) n / ranks). A
+ * tensor without an entry in `rules` goes to every rank whole. The files' metadata has `rank` and
+ * `ranks`.
  *
  * @param out_text  as for weft_checkpoint_merge
  * @return WEFT_OK; WEFT_E_SHAPE for a tensor without such a dimension; otherwise as

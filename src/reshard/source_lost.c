@@ -110,9 +110,9 @@ static weft_status note_unknown(wefti_shards *s, const wefti_layouts *layouts,
     if (!missing) return WEFT_OK;
     if (!layouts) {
         s->maybe_replicas = true;
-        s->unknown =
-            "nothing tells which tensors these files had: give --from, the plan or "
-            "strategy file of the slices; or, to reshard, --replicas if the others have the same";
+        s->unknown = "nothing tells which tensors these files had: give --from, the plan, "
+                     "strategy file or rules of the slices; or, to reshard, --replicas if the "
+                     "others have the same";
         return WEFT_OK;
     }
     const int32_t stage = layouts->plan ? lost_stage(s, layouts, file_of) : -1;

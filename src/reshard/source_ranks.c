@@ -250,11 +250,10 @@ static weft_status place_stated(ranks_reader *r, const gathered *g) {
     wefti_source_tensor *t;
     for (int32_t k = g->first; k >= 0; k = r->slices[k].next) {
         const slice *x = &r->slices[k];
-        WEFT_REQUIRE(
-            x->stated || r->s->ranks == 1, WEFT_E_ARG,
-            "%s does not tell which part of tensor %.200s it has: give --from, the plan or "
-            "strategy file of the slices",
-            r->s->files[x->file].path, g->name);
+        WEFT_REQUIRE(x->stated || r->s->ranks == 1, WEFT_E_ARG,
+                     "%s does not tell which part of tensor %.200s it has: give --from, the plan, "
+                     "strategy file or rules of the slices",
+                     r->s->files[x->file].path, g->name);
         wefti_region all = {0};
         for (int d = 0; d < x->entry->desc.rank; d++) all.size[d] = x->entry->desc.shape[d];
         WEFT_TRY(add_tensor(r, g, x->stated ? &x->whole : &x->entry->desc, &t));
