@@ -3,8 +3,8 @@
  *   bench/planner WEFT [NAME [SECONDS]]
  *   bench/planner WEFT grid [NAME [SECONDS]]
  *   bench/planner WEFT published FILE [SOURCE]
- *   bench/planner WEFT random [--seed S] [--from F] [--count N] [--sample K] [--seconds T] [--cpu
- * C]
+ *   bench/planner WEFT random [--seed S] [--from F] [--count N] [--sample K] [--seconds T]
+ *                        [--cpu C]
  *
  * WEFT is the `weft` command. With NAME, only questions whose name begins so. Each question is one
  * process, from reading the job to the printed plan; it is ended after SECONDS (300). `seconds` is

@@ -1,7 +1,7 @@
 /* Random questions, whose answers must hold against every other answer to them.
  *
- *   bench/planner WEFT random [--seed S] [--from F] [--count N] [--sample K] [--seconds T] [--cpu
- * C]
+ *   bench/planner WEFT random [--seed S] [--from F] [--count N] [--sample K] [--seconds T]
+ *                        [--cpu C]
  *
  * A question is a small model of a random family with odd sizes, on 1 to 4 hosts of 1 to 6 devices
  * with random links. Each question is asked several times. First it has no constraints. Then it has
@@ -22,9 +22,10 @@
  *   over      A plan takes more memory than there is.
  *   failed    The command ends in another way: by a signal, or because T seconds are over.
  *
- * One JSON object for each of these, and one with the counts. The exit code is 1 if the counts are
- * beyond the limits of `within_limits`. The same seed asks the same questions, and
- * --from begins with a later one of them. */
+ * One JSON object for each of these, and one with the counts: of `count` questions, `questions`
+ * were asked and `answered` had a plan. The exit code is 1 if none had, or if the counts are beyond
+ * the limits of `within_limits`. The same seed asks the same questions, and --from begins with a
+ * later one of them. */
 #include "planner.h"
 
 #include <math.h>
@@ -371,7 +372,7 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* A hundredth of the answers may be beaten, none by more than 2 %. */
+/* There are answers. A hundredth of them may be beaten, none by more than 2 %. */
 static bool within_limits(const random_run *r) {
     return r->asked && r->beaten * 100 <= r->asked && !r->far_beaten && !r->broken && !r->refused &&
            !r->unlike && !r->worse && !r->over && !r->failed;
@@ -409,12 +410,13 @@ int planner_random(const char *weft, int words, char **word) {
         ask_question(&r, r.from + questions++);
     qsort(r.ratios, (size_t)r.asked, sizeof *r.ratios, by_size);
     printf(
-        "{\"seed\": %llu, \"from\": %ld, \"questions\": %ld, \"answered\": %d, \"beaten\": %d, "
+        "{\"seed\": %llu, \"from\": %ld, \"count\": %ld, \"questions\": %ld, \"answered\": %d, "
+        "\"beaten\": %d, "
         "\"beaten_by_2_percent\": "
         "%d, \"worst_ratio\": %.4f, \"ratio_of_the_95th_percentile\": %.4f, \"bounds_broken\": %d, "
         "\"refused\": %d, \"unlike\": %d, \"worse_with_budget\": %d, \"over_memory\": %d, "
         "\"failed\": %d, \"cpu_seconds\": %.0f}\n",
-        (unsigned long long)r.seed, r.from, questions, r.asked, r.beaten, r.far_beaten,
+        (unsigned long long)r.seed, r.from, r.count, questions, r.asked, r.beaten, r.far_beaten,
         r.asked ? r.ratios[0] : 0, r.asked ? r.ratios[r.asked / 20] : 0, r.broken, r.refused,
         r.unlike, r.worse, r.over, r.failed, r.cpu);
     return within_limits(&r) ? 0 : 1;

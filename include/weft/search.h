@@ -133,7 +133,8 @@ typedef struct weft_search_report {
     weft_cell_report *cells;
     int cell_count;
     /* The best bound of the plan itself: from lower_bound_seconds to the step. The step is longer
-     * by waits that no bound counts. 0: not known, since the search is exhausted or was cut. */
+     * by what no bound counts, such as waits. 0: not known, since the search is exhausted or was
+     * cut. */
     double plan_bound_seconds;
     /* The plans whose bound lower_bound_seconds is, as constraints. They were not simulated. NULL:
      * it is the plan's own, or plan_bound_seconds is 0. */

@@ -117,8 +117,8 @@ typedef struct wefti_joint_answer {
     weft_prediction *prediction;
     double lower_bound_seconds, gap;
     double own_bound_seconds, own_bound_bytes; /* of the plan's own candidate; 0: none were made */
-    /* The best bound of the plan itself; the step is longer by waits that no bound counts. 0: not
-     * known, since the search is exhausted or was cut, or the model has one size only. */
+    /* The best bound of the plan itself; the step is longer by what no bound counts, such as waits.
+     * 0: not known. The search is exhausted or was cut, or the model has one size only. */
     double plan_bound_seconds;
     /* Constraints of the plans whose bound the lower bound is, for wefti_free. NULL: it is the
      * plan's own. */
