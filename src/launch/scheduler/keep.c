@@ -229,8 +229,8 @@ bool wefti_keep_leaves_out(wefti_scheduler *s, int32_t number, wefti_span *out) 
     for (int32_t i = 0; i < out->count; i++) wefti_restart_forget(&s->restarts, out->first + i);
     if (!wefti_restart_take(&s->restarts, WEFTI_RESTART_NOBODY, now_ns)) return false;
     wefti_scheduler_note(s,
-                         "the host of ranks %d to %d is left out, since it has failed %d times "
-                         "within %.3g s, with rank %d last; the spare host at %s takes its place",
+                         "the host of ranks %d to %d has failed %d times within %.3g s, rank %d "
+                         "last; the spare host at %s takes its place",
                          (int)out->first, (int)(out->first + out->count - 1), (int)row,
                          (double)ns * 1e-9, (int)number, spare->address);
     return true;
