@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "job/read_back.h"
 #include "models/family.h"
 #include "plan/plan.h"
 #include "search/degrees.h"
@@ -28,12 +29,7 @@ static weft_status import(const char *options, int devices, imported *out) {
     *out = (imported){0};
     WEFT_TRY(weft_job_import("run.sh", options, (int64_t)strlen(options), NULL, devices, &out->yaml,
                              &out->notes));
-#ifndef WEFT_HAVE_YAML
-    end(out);
-    SKIP("no libyaml");
-#endif
-    ASSERT_OK(
-        weft_job_parse("job.yaml", out->yaml, (int64_t)strlen(out->yaml), NULL, 0, &out->job));
+    ASSERT_OK(read_back(out->yaml, &out->job));
     if (!out->job->plan) {
         out->degrees = wefti_degrees_none();
         return WEFT_OK;

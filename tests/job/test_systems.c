@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "job/read_back.h"
 #include "job/systems/systems.h"
 #include "models/family.h"
 #include "plan/plan.h"
@@ -33,20 +34,6 @@ typedef struct random_job {
 } random_job;
 
 #define SET(j, ...) (wefti_text_add(&(j)->words, __VA_ARGS__), wefti_text_add(&(j)->words, "\n"))
-
-static weft_status load(const wefti_text *lines, weft_job **out) {
-    const char *words[512];
-    int count = 0;
-    char *text = strdup(lines->data), *rest = NULL;
-    assert_non_null(text);
-    for (char *word = strtok_r(text, "\n", &rest); word; word = strtok_r(NULL, "\n", &rest)) {
-        assert_true(count < 512);
-        words[count++] = word;
-    }
-    const weft_status status = weft_job_load(NULL, words, count, out);
-    free(text);
-    return status;
-}
 
 static void set_training(random_job *j, dice *d) {
     static const char *const finals[] = {"0", "0.07", "0.1", "1"};
@@ -250,33 +237,6 @@ static char *reworded(const char *text, const char *from, const char *to) {
     return NULL;
 }
 
-/* A job that an import made. Without YAML its lines are read as overrides. */
-static weft_status read_back(const char *yaml, weft_job **out) {
-#ifdef WEFT_HAVE_YAML
-    return weft_job_parse("job", yaml, (int64_t)strlen(yaml), NULL, 0, out);
-#else
-    wefti_text words = {0};
-    char section[8][64], *text = strdup(yaml);
-    assert_non_null(text);
-    for (char *item = text; (item = strstr(item, "\n        {"));) *item = ' '; /* of a list */
-    for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
-        const size_t blank = strspn(line, " "), depth = blank / 2;
-        const char *name = line + blank, *colon = strchr(name, ':');
-        if (*name == '#') continue;
-        assert_true(depth < 8 && colon < end);
-        (void)snprintf(section[depth], sizeof *section, "%.*s", (int)(colon - name), name);
-        if (colon + 1 == end) continue;
-        for (size_t k = 0; k <= depth; k++)
-            wefti_text_add(&words, "%s%s", section[k], k < depth ? "." : "=");
-        wefti_text_add(&words, "%.*s\n", (int)(end - colon - 2), colon + 2);
-    }
-    const weft_status status = load(&words, out);
-    wefti_text_free(&words);
-    free(text);
-    return status;
-#endif
-}
-
 static void expect_same_lines(const char *a, const char *b, const char *what) {
     const char *line = a;
     while (*a && *a == *b) {
@@ -380,7 +340,7 @@ static void check_system(weft_system which, uint64_t jobs) {
             make_for_megatron(&j, &d);
         else
             make_for_torchtitan(&j, &d);
-        if (load(&j.words, &job) < 0) fail_msg("%s\n%s", weft_error_message(), j.words.data);
+        if (load_lines(&j.words, &job) < 0) fail_msg("%s\n%s", weft_error_message(), j.words.data);
         ASSERT_OK(weft_job_export(job, which, &options, &notes));
         if (*notes) fail_msg("a note on a job that the system can express: %s", notes);
         const char *base = strstr(options, "--rotary-base "); /* Megatron-LM takes digits only */
