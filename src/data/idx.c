@@ -74,15 +74,6 @@ static weft_status parse_header(const char *path, const unsigned char *bytes, in
     return WEFT_OK;
 }
 
-/* The size of an IDX file according to its header (`count` >= 4 + 4 * rank bytes of it, else
- * WEFT_E_CORRUPT). */
-static weft_status file_size(const char *path, const unsigned char *bytes, int64_t count,
-                             int64_t *out_bytes) {
-    wefti_array array;
-    WEFT_TRY(parse_header(path, bytes, count, &array, out_bytes));
-    return WEFT_OK;
-}
-
 weft_status wefti_idx_parse(const char *path, const unsigned char *bytes, int64_t count,
                             wefti_array *out) {
     wefti_array array = {0};
@@ -157,8 +148,9 @@ weft_status wefti_idx_unpack(const char *path, const unsigned char *bytes, int64
     int64_t known = HEADER_BYTES + SIZE_BYTES * (int64_t)header[3];
     if (known > (int64_t)sizeof header) known = HEADER_BYTES; /* parsing reports the error */
     WEFT_TRY(inflate_to(path, bytes, count, header, known, &ended));
+    wefti_array array;
     int64_t total = 0;
-    WEFT_TRY(file_size(path, header, known, &total));
+    WEFT_TRY(parse_header(path, header, known, &array, &total));
     enum { LARGEST_RATIO = 1032 }; /* of deflate: zlib, doc/algorithm.txt */
     WEFT_REQUIRE(total / LARGEST_RATIO <= count, WEFT_E_CORRUPT,
                  "%s: the header inside promises %lld bytes, which %lld packed ones cannot hold",
