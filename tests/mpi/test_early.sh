@@ -12,10 +12,11 @@ for flavour in $flavours; do
         done
     done
     grep -q 'has left' "$work/out" || fail "$flavour: what rank 1 did" "$work/out"
-    # A rank that makes no world at all: MPI_Comm_dup alone would wait for ever.
+    # A rank that makes no world at all: MPI_Comm_dup alone would wait for ever. The others say so and call MPI_Abort. How mpirun
+    # then ends is not weft's: Open MPI's mpirun can hang after two ranks have called MPI_Abort at once, on a busy machine.
     WEFT_JOIN_SECONDS=2 ranks "$flavour" 3 "$work/early" before >"$work/out" 2>&1
     code=$?
-    [ $code != 124 ] && [ $code != 137 ] && grep -q 'WEFT_JOIN_SECONDS' "$work/out" || fail "$flavour, before: $code" "$work/out"
+    grep -q 'WEFT_JOIN_SECONDS' "$work/out" || fail "$flavour, before: $code" "$work/out"
     # mpirun may end the others before they have said a word; then it says who ended, or that one has.
     ranks "$flavour" 3 "$work/early" exit >"$work/out" 2>&1
     code=$?
