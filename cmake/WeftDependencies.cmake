@@ -48,6 +48,7 @@ if(WEFT_HAVE_OPENSSL)
   list(INSERT WEFT_DEP_LIBRARIES 0 ${WEFT_SSL_LIBRARY}) # before what it needs itself
   string(REPLACE " -lcrypto" " -lssl -lcrypto" WEFT_DEP_LINK "${WEFT_DEP_LINK}")
 endif()
+weft_dependency(URING uring liburing.h liburing-dev "liburing (asynchronous disks)")
 weft_dependency(UCX ucp ucp/api/ucp.h libucx-dev "UCX (messages between hosts)")
 if(WEFT_HAVE_UCX) # loaded when it is needed (src/comm/transport/ucx_load.h), not linked
   list(REMOVE_ITEM WEFT_DEP_LIBRARIES ${WEFT_UCX_LIBRARY})

@@ -26,6 +26,9 @@
 #ifndef WEFT_HAVE_OPENSSL
 #define WEFT_HAVE_OPENSSL 0
 #endif
+#ifndef WEFT_HAVE_URING
+#define WEFT_HAVE_URING 0
+#endif
 #ifndef WEFT_HAVE_UCX
 #define WEFT_HAVE_UCX 0
 #endif
@@ -45,6 +48,7 @@ static const weft_component components[] = {
     {"hwloc", "machine discovery", WEFT_HAVE_HWLOC, NULL},
     {"OpenSSL", "who may join a job; messages between hosts; encrypted checkpoints",
      WEFT_HAVE_OPENSSL, NULL},
+    {"liburing", "asynchronous disks", WEFT_HAVE_URING, NULL},
     {"UCX", "messages that anybody may forge: trusted networks, WEFT_COMM=ucx", WEFT_HAVE_UCX,
      NULL},
     {"Open MPI", "a module for its mpirun", WEFT_HAVE_OPENMPI_MODULE, NULL},

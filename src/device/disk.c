@@ -1,0 +1,401 @@
+/* Disk streams: the file, operations, and the engine of threads. See disk.h. */
+#include "device/disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "base/memory.h"
+#include "base/thread.h"
+#include "device/disk_parts.h"
+
+enum { DISK_BLOCK = 1 << 20, DISK_DEPTH = 16 };
+
+static int64_t below(int64_t at, int64_t alignment) {
+    return at - at % alignment;
+}
+static int64_t above(int64_t at, int64_t alignment) {
+    return below(at + alignment - 1, alignment);
+}
+
+/* ---- requests ---- */
+
+/* The next request of the operation at the head of the queue. Parts of blocks at either end are
+ * requests of their own. */
+static void cut(const wefti_disk_stream *d, wefti_disk_ticket *t, wefti_disk_request *r) {
+    const int64_t end = t->offset + t->bytes;
+    r->ticket = t;
+    r->at = t->offset + t->requested;
+    r->until = r->at + d->block < end ? r->at + d->block : end;
+    if (r->at % d->alignment) {
+        const int64_t edge = above(r->at, d->alignment);
+        r->until = edge < end ? edge : end;
+    } else if (end - r->at >= d->alignment) {
+        r->until = below(r->until, d->alignment);
+    }
+    r->from = below(r->at, d->alignment);
+    r->to = above(r->until, d->alignment);
+    t->requested = r->until - t->offset;
+    t->under_way++;
+}
+
+bool wefti_disk_request_take(wefti_disk_stream *d, wefti_disk_request *r, bool block) {
+    (void)pthread_mutex_lock(&d->lock);
+    while (block && !d->first && !d->closing) (void)pthread_cond_wait(&d->work, &d->lock);
+    wefti_disk_ticket *t = d->first;
+    if (t) {
+        cut(d, t, r);
+        if (t->requested == t->bytes) d->first = t->queued;
+        if (!d->first) d->last = NULL;
+    }
+    (void)pthread_mutex_unlock(&d->lock);
+    return t != NULL;
+}
+
+bool wefti_disk_stream_closing(wefti_disk_stream *d) {
+    (void)pthread_mutex_lock(&d->lock);
+    const bool closing = d->closing && !d->first;
+    (void)pthread_mutex_unlock(&d->lock);
+    return closing;
+}
+
+static bool is_over(const wefti_disk_ticket *t) {
+    return !t->under_way && t->requested == t->bytes;
+}
+
+static void end_request(wefti_disk_stream *d, wefti_disk_request *r, int error) {
+    wefti_disk_ticket *t = r->ticket;
+    (void)pthread_mutex_lock(&d->lock);
+    if (error && !t->error) {
+        t->error = error;
+        t->error_offset = r->at;
+    }
+    t->under_way--;
+    if (is_over(t)) (void)pthread_cond_broadcast(&d->done);
+    (void)pthread_mutex_unlock(&d->lock);
+}
+
+static unsigned char *buffer_of(const wefti_disk_stream *d, wefti_disk_request *r) {
+    if (!r->allocated) {
+        r->allocated = wefti_alloc((size_t)(d->block + d->alignment));
+        if (!r->allocated) return NULL;
+        r->buffer = r->allocated;
+        r->buffer += (d->alignment - (int64_t)((uintptr_t)r->buffer % (uintptr_t)d->alignment)) %
+                     d->alignment;
+    }
+    return r->buffer;
+}
+
+static unsigned char *memory_of(const wefti_disk_request *r) {
+    return r->ticket->memory + (r->at - r->ticket->offset);
+}
+
+static void set_vector(wefti_disk_request *r) {
+    r->vector = (struct iovec){r->transfer + r->done, (size_t)(r->to - r->from - r->done)};
+}
+
+bool wefti_disk_request_begin(wefti_disk_stream *d, wefti_disk_request *r) {
+    unsigned char *memory = memory_of(r);
+    const bool whole = r->from == r->at && r->to == r->until;
+    r->done = 0;
+    r->reads = !r->ticket->writes || !whole;
+    r->transfer = memory;
+    if (!whole || (uintptr_t)memory % (uintptr_t)d->alignment) {
+        r->transfer = buffer_of(d, r);
+        if (!r->transfer) {
+            end_request(d, r, ENOMEM);
+            return false;
+        }
+        if (!r->reads) memcpy(r->transfer, memory, (size_t)(r->to - r->from));
+    }
+    set_vector(r);
+    return true;
+}
+
+/* The blocks are there. True: the request has ended. */
+static bool use_blocks(wefti_disk_stream *d, wefti_disk_request *r) {
+    unsigned char *memory = memory_of(r), *part = r->transfer + (r->at - r->from);
+    const size_t bytes = (size_t)(r->until - r->at);
+    if (r->reads && r->ticket->writes) {
+        memcpy(part, memory, bytes);
+        r->reads = false;
+        r->done = 0;
+        set_vector(r);
+        return false;
+    }
+    if (r->reads && part != memory) memcpy(memory, part, bytes);
+    end_request(d, r, 0);
+    return true;
+}
+
+bool wefti_disk_request_advance(wefti_disk_stream *d, wefti_disk_request *r, int64_t result) {
+    const int64_t moved = result > 0 ? below(result, d->alignment) : result;
+    if (moved == -EINTR || moved == -EAGAIN) return false;
+    if (moved <= 0) {
+        end_request(d, r, moved ? (int)-moved : EIO);
+        return true;
+    }
+    r->done += moved;
+    if (r->done == r->to - r->from) return use_blocks(d, r);
+    set_vector(r);
+    return false;
+}
+
+/* ---- the engine of threads ---- */
+
+static int64_t transfer(const wefti_disk_stream *d, const wefti_disk_request *r) {
+    const int64_t offset = r->from + r->done;
+    const long got = r->reads ? WEFTI_DISK(preadv(d->fd, &r->vector, 1, offset))
+                              : WEFTI_DISK(pwritev(d->fd, &r->vector, 1, offset));
+    return got < 0 ? -errno : got;
+}
+
+static void *work(void *context) {
+    wefti_disk_stream *d = context;
+    wefti_disk_request r = {0};
+    while (wefti_disk_request_take(d, &r, true)) {
+        if (!wefti_disk_request_begin(d, &r)) continue;
+        while (!wefti_disk_request_advance(d, &r, transfer(d, &r))) continue;
+    }
+    wefti_free(r.allocated);
+    return NULL;
+}
+
+/* Fewer threads than asked for are enough. */
+static weft_status start_threads(wefti_disk_stream *d) {
+    int error = 0;
+    while (d->thread_count < d->depth && !error) {
+        error = wefti_thread_start(&d->threads[d->thread_count], work, d);
+        if (!error) d->thread_count++;
+    }
+    WEFT_REQUIRE(d->thread_count, WEFT_E_IO, "cannot start a thread for the disk: %s",
+                 strerror(error));
+    return WEFT_OK;
+}
+
+/* *out_error: why io_uring is not in use, or 0. */
+static weft_status start_engine(wefti_disk_stream *d, wefti_disk_engine wanted, int *out_error) {
+    *out_error = 0;
+    if (wanted != WEFTI_DISK_THREADS) {
+        *out_error = -wefti_disk_ring_create(d);
+        d->engine = WEFTI_DISK_URING;
+        if (!*out_error) return WEFT_OK;
+        WEFT_REQUIRE(wanted == WEFTI_DISK_ANY, WEFT_E_IO, "cannot use io_uring: %s",
+                     strerror(*out_error));
+    }
+    d->engine = WEFTI_DISK_THREADS;
+    return start_threads(d);
+}
+
+/* ---- the file ---- */
+
+static weft_status failed(const wefti_disk_stream *d, const char *what, int error) {
+    const weft_status status = error == ENOENT ? WEFT_E_NOT_FOUND : WEFT_E_IO;
+    return WEFT_RAISE(status, "cannot %s in %s: %s", what, d->directory, strerror(error));
+}
+
+/* For file systems without O_TMPFILE: a file whose name is removed at once. */
+static weft_status open_named(wefti_disk_stream *d) {
+    enum { ATTEMPTS = 100 };
+    int error = EEXIST;
+    for (int i = 0; i < ATTEMPTS && error == EEXIST; i++) {
+        char *path = wefti_format("%s/.weft-%ld.%d", d->directory, (long)getpid(), i);
+        WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
+        d->fd = WEFTI_DISK(open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+        error = d->fd < 0 ? errno : 0;
+        if (!error && WEFTI_DISK(unlink(path))) {
+            error = errno;
+            (void)unlink(path);
+        }
+        wefti_free(path);
+    }
+    return error ? failed(d, "create a file", error) : WEFT_OK;
+}
+
+static weft_status open_file(wefti_disk_stream *d) {
+    d->fd = WEFTI_DISK(open(d->directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    if (d->fd >= 0) return WEFT_OK;
+    /* EISDIR: of kernels that do not know the flag */
+    if (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL) return open_named(d);
+    return failed(d, "create a file", errno);
+}
+
+static weft_status reserve(const wefti_disk_stream *d) {
+    int error = WEFTI_DISK(fallocate(d->fd, 0, 0, d->bytes)) ? errno : 0;
+    if (error == EOPNOTSUPP) error = posix_fallocate(d->fd, 0, d->bytes); /* writes each block */
+    if (!error) return WEFT_OK;
+    struct statvfs space;
+    if ((error == ENOSPC || error == EDQUOT) && !fstatvfs(d->fd, &space))
+        WEFT_FAIL(WEFT_E_IO, "%s has room for %lld bytes, but %lld are needed", d->directory,
+                  (long long)space.f_bavail * (long long)space.f_frsize, (long long)d->bytes);
+    return failed(d, "reserve space", error);
+}
+
+/* Tries one block past the page cache: file systems may take the flag and refuse the transfer. */
+static weft_status go_direct(wefti_disk_stream *d) {
+    wefti_disk_request try = {0};
+    const int flags = fcntl(d->fd, F_GETFL);
+    if (flags < 0 || fcntl(d->fd, F_SETFL, flags | O_DIRECT)) return WEFT_OK;
+    d->alignment = WEFTI_DISK_ALIGNMENT;
+    void *block = buffer_of(d, &try);
+    WEFT_REQUIRE(block, WEFT_E_NOMEM, "no memory for a block of %lld bytes", (long long)d->block);
+    memset(block, 0, WEFTI_DISK_ALIGNMENT);
+    const long got = WEFTI_DISK(pwrite(d->fd, block, WEFTI_DISK_ALIGNMENT, 0));
+    const int error = got < 0 ? errno : 0;
+    wefti_free(try.allocated);
+    if (got == WEFTI_DISK_ALIGNMENT) return WEFT_OK;
+    if (error && error != EINVAL) return failed(d, "write a file", error);
+    d->alignment = 1;
+    return fcntl(d->fd, F_SETFL, flags) ? failed(d, "use the page cache", errno) : WEFT_OK;
+}
+
+static weft_status open_all(const wefti_disk_options *o, wefti_disk_stream *d) {
+    int error;
+    d->directory = wefti_strdup(o->directory);
+    WEFT_REQUIRE(d->directory, WEFT_E_NOMEM, "no memory for a disk stream");
+    WEFT_TRY(open_file(d));
+    WEFT_TRY(reserve(d));
+    if (!o->cached) WEFT_TRY(go_direct(d));
+    WEFT_TRY(start_engine(d, o->engine, &error));
+    const char *cache = d->alignment > 1 ? "O_DIRECT" : "page cache";
+    d->text = d->ring ? wefti_format("io_uring, %s", cache)
+              : error ? wefti_format("%d threads (io_uring: %s), %s", d->thread_count,
+                                     strerror(error), cache)
+                      : wefti_format("%d threads, %s", d->thread_count, cache);
+    WEFT_REQUIRE(d->text, WEFT_E_NOMEM, "no memory for a disk stream");
+    return WEFT_OK;
+}
+
+weft_status wefti_disk_stream_open(const wefti_disk_options *o, wefti_disk_stream **out) {
+    wefti_disk_stream *d;
+    const int64_t block = o->block ? o->block : DISK_BLOCK;
+    WEFT_REQUIRE(o->bytes > 0 && o->bytes <= INT64_MAX / 2, WEFT_E_ARG,
+                 "a file of %lld bytes on the disk; at least 1 is needed", (long long)o->bytes);
+    WEFT_REQUIRE(block > 0 && block <= WEFTI_DISK_BLOCK_MAX && block % WEFTI_DISK_ALIGNMENT == 0,
+                 WEFT_E_ARG, "blocks of %lld bytes on the disk; possible are multiples of %d to %d",
+                 (long long)block, WEFTI_DISK_ALIGNMENT, WEFTI_DISK_BLOCK_MAX);
+    WEFT_REQUIRE(o->depth >= 0 && o->depth <= WEFTI_DISK_DEPTH_MAX, WEFT_E_ARG,
+                 "%d requests to the disk at once; possible are 1 to %d", o->depth,
+                 WEFTI_DISK_DEPTH_MAX);
+    WEFT_NEW(d, wefti_disk_stream);
+    d->fd = -1;
+    d->bytes = above(o->bytes, WEFTI_DISK_ALIGNMENT);
+    d->block = block;
+    d->alignment = 1;
+    d->depth = o->depth ? o->depth : DISK_DEPTH;
+    (void)pthread_mutex_init(&d->lock, NULL);
+    (void)pthread_cond_init(&d->work, NULL);
+    (void)pthread_cond_init(&d->done, NULL);
+    weft_status status = open_all(o, d);
+    if (status < 0) {
+        wefti_disk_stream_close(d);
+        return status;
+    }
+    *out = d;
+    return WEFT_OK;
+}
+
+static void free_ticket(wefti_disk_ticket *t) {
+    *t->link = t->next;
+    if (t->next) t->next->link = t->link;
+    wefti_free(t);
+}
+
+void wefti_disk_stream_close(wefti_disk_stream *d) {
+    if (!d) return;
+    (void)pthread_mutex_lock(&d->lock);
+    d->closing = true;
+    (void)pthread_cond_broadcast(&d->work);
+    (void)pthread_mutex_unlock(&d->lock);
+    if (d->ring) wefti_disk_ring_destroy(d->ring);
+    for (int32_t i = 0; i < d->thread_count; i++) (void)pthread_join(d->threads[i], NULL);
+    while (d->tickets) free_ticket(d->tickets);
+    if (d->fd >= 0) (void)close(d->fd);
+    (void)pthread_mutex_destroy(&d->lock);
+    (void)pthread_cond_destroy(&d->work);
+    (void)pthread_cond_destroy(&d->done);
+    wefti_free(d->text);
+    wefti_free(d->directory);
+    wefti_free(d);
+}
+
+/* ---- operations ---- */
+
+static bool shares_blocks(const wefti_disk_ticket *a, const wefti_disk_ticket *b) {
+    return below(a->offset, WEFTI_DISK_ALIGNMENT) <
+               above(b->offset + b->bytes, WEFTI_DISK_ALIGNMENT) &&
+           below(b->offset, WEFTI_DISK_ALIGNMENT) <
+               above(a->offset + a->bytes, WEFTI_DISK_ALIGNMENT);
+}
+
+static bool must_wait(const wefti_disk_stream *d, const wefti_disk_ticket *t) {
+    for (const wefti_disk_ticket *other = d->tickets; other; other = other->next)
+        if (!is_over(other) && (t->writes || other->writes) && shares_blocks(t, other)) return true;
+    return false;
+}
+
+static weft_status begin(wefti_disk_stream *d, wefti_disk_ticket like, wefti_disk_ticket **out) {
+    wefti_disk_ticket *t;
+    WEFT_REQUIRE(like.offset >= 0 && like.bytes >= 0 && like.offset <= d->bytes &&
+                     like.bytes <= d->bytes - like.offset,
+                 WEFT_E_ARG, "%lld bytes at offset %lld of a file of %lld bytes in %s",
+                 (long long)like.bytes, (long long)like.offset, (long long)d->bytes, d->directory);
+    WEFT_NEW(t, wefti_disk_ticket);
+    *t = like;
+    (void)pthread_mutex_lock(&d->lock);
+    while (t->bytes && must_wait(d, t)) (void)pthread_cond_wait(&d->done, &d->lock);
+    t->next = d->tickets;
+    t->link = &d->tickets;
+    if (t->next) t->next->link = &t->next;
+    d->tickets = t;
+    if (t->bytes) {
+        *(d->last ? &d->last->queued : &d->first) = t;
+        d->last = t;
+        (void)pthread_cond_broadcast(&d->work);
+    }
+    (void)pthread_mutex_unlock(&d->lock);
+    if (d->ring && t->bytes) wefti_disk_ring_wake(d->ring);
+    *out = t;
+    return WEFT_OK;
+}
+
+weft_status wefti_disk_stream_read(wefti_disk_stream *d, int64_t offset, int64_t bytes,
+                                   void *memory, wefti_disk_ticket **out) {
+    return begin(d, (wefti_disk_ticket){.offset = offset, .bytes = bytes, .memory = memory}, out);
+}
+
+weft_status wefti_disk_stream_write(wefti_disk_stream *d, int64_t offset, int64_t bytes,
+                                    const void *memory, wefti_disk_ticket **out) {
+    return begin(
+        d,
+        (wefti_disk_ticket){
+            .writes = true, .offset = offset, .bytes = bytes, .memory = (unsigned char *)memory},
+        out);
+}
+
+weft_status wefti_disk_stream_wait(wefti_disk_stream *d, wefti_disk_ticket *ticket) {
+    (void)pthread_mutex_lock(&d->lock);
+    while (!is_over(ticket)) (void)pthread_cond_wait(&d->done, &d->lock);
+    const wefti_disk_ticket t = *ticket;
+    free_ticket(ticket);
+    (void)pthread_mutex_unlock(&d->lock);
+    if (!t.error) return WEFT_OK;
+    WEFT_REQUIRE(t.error != ENOMEM, WEFT_E_NOMEM, "no memory to %s %lld bytes of the disk in %s",
+                 t.writes ? "write" : "read", (long long)t.bytes, d->directory);
+    WEFT_FAIL(WEFT_E_IO, "cannot %s at offset %lld of the file in %s: %s",
+              t.writes ? "write" : "read", (long long)t.error_offset, d->directory,
+              strerror(t.error));
+}
+
+const char *wefti_disk_stream_text(const wefti_disk_stream *d) {
+    return d->text;
+}
+wefti_disk_engine wefti_disk_stream_engine(const wefti_disk_stream *d) {
+    return d->engine;
+}
+bool wefti_disk_stream_direct(const wefti_disk_stream *d) {
+    return d->alignment > 1;
+}

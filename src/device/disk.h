@@ -1,0 +1,62 @@
+/* Streams of asynchronous reads and writes of ranges of one file: the memory below the host's.
+ *
+ * The file has no name (O_TMPFILE), so nothing is left of it after any death. Its space is reserved
+ * before its first use. Reads and writes pass the page cache (O_DIRECT) if the file system lets
+ * them. They run by io_uring, or by threads where the library or the kernel lacks io_uring.
+ *
+ * Operations that share blocks of 4 KiB behave as if each ended before the next one began. Other
+ * operations run at the same time. Any offset, size and memory is legal. Aligned ones are faster:
+ * parts of blocks go through a buffer, and writes of parts read the block first. */
+#ifndef WEFTI_DEVICE_DISK_H
+#define WEFTI_DEVICE_DISK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum { WEFTI_DISK_ALIGNMENT = 4096, WEFTI_DISK_DEPTH_MAX = 64, WEFTI_DISK_BLOCK_MAX = 64 << 20 };
+
+typedef struct wefti_disk_stream wefti_disk_stream;
+typedef struct wefti_disk_ticket wefti_disk_ticket; /* a read or write that was begun */
+
+typedef enum wefti_disk_engine {
+    WEFTI_DISK_ANY, /* io_uring if it is there, else threads */
+    WEFTI_DISK_URING,
+    WEFTI_DISK_THREADS
+} wefti_disk_engine;
+
+typedef struct wefti_disk_options {
+    const char *directory;
+    int64_t bytes; /* of the file */
+    int64_t block; /* most bytes of one request to the system, a multiple of 4 KiB; 0: 1 MiB */
+    int32_t depth; /* requests under way at once, at most WEFTI_DISK_DEPTH_MAX; 0: 16 */
+    wefti_disk_engine engine;
+    bool cached; /* through the page cache, also if the file system has O_DIRECT */
+} wefti_disk_options;
+
+/* Makes the file and reserves its space. WEFT_E_NOT_FOUND without the directory; WEFT_E_IO if it is
+ * full or takes no files, or if the engine that the options name is not there. */
+weft_status wefti_disk_stream_open(const wefti_disk_options *options,
+                                   wefti_disk_stream **out) WEFT_CHECKED;
+/* Waits for all operations, and frees the stream, its tickets and the file's space. NULL is legal.
+ */
+void wefti_disk_stream_close(wefti_disk_stream *d);
+
+/* Begins to read bytes [offset, offset + bytes) of the file into `memory`, or to write them from
+ * it. The caller neither frees nor changes the memory until the wait. Waits itself for operations
+ * under way that share a block with this one, unless both read. Any thread may call it. */
+weft_status wefti_disk_stream_read(wefti_disk_stream *d, int64_t offset, int64_t bytes,
+                                   void *memory, wefti_disk_ticket **out) WEFT_CHECKED;
+weft_status wefti_disk_stream_write(wefti_disk_stream *d, int64_t offset, int64_t bytes,
+                                    const void *memory, wefti_disk_ticket **out) WEFT_CHECKED;
+/* Blocks until the operation has ended, and frees the ticket. A failure names the directory and the
+ * offset. */
+weft_status wefti_disk_stream_wait(wefti_disk_stream *d, wefti_disk_ticket *ticket) WEFT_CHECKED;
+
+/* How the stream works, for messages: "io_uring, O_DIRECT". Lives as long as the stream. */
+const char *wefti_disk_stream_text(const wefti_disk_stream *d);
+wefti_disk_engine wefti_disk_stream_engine(const wefti_disk_stream *d);
+bool wefti_disk_stream_direct(const wefti_disk_stream *d); /* past the page cache */
+
+#endif

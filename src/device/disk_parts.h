@@ -1,0 +1,69 @@
+/* What the engines of disk streams share: requests, which are parts of operations. */
+#ifndef WEFTI_DEVICE_DISK_PARTS_H
+#define WEFTI_DEVICE_DISK_PARTS_H
+
+#include <pthread.h>
+#include <sys/uio.h>
+
+#include "device/disk.h"
+
+struct wefti_disk_ticket {
+    wefti_disk_ticket *next, **link; /* all tickets of the stream */
+    wefti_disk_ticket *queued;       /* the next operation that still has bytes to request */
+    bool writes;
+    int64_t offset, bytes;
+    unsigned char *memory;
+    int64_t requested; /* bytes that are requests by now */
+    int32_t under_way; /* requests */
+    int error;         /* errno of the first failure; 0: none */
+    int64_t error_offset;
+};
+
+typedef struct wefti_disk_ring wefti_disk_ring;
+
+struct wefti_disk_stream {
+    char *directory, *text;
+    int fd;
+    int64_t bytes, block, alignment; /* alignment: of requests; 1 through the page cache */
+    int32_t depth;
+    wefti_disk_engine engine;
+    pthread_mutex_t lock;            /* of everything below */
+    pthread_cond_t work, done;       /* there are bytes to request; an operation has ended */
+    wefti_disk_ticket *tickets;      /* not waited for */
+    wefti_disk_ticket *first, *last; /* the queue */
+    bool closing;
+    pthread_t threads[WEFTI_DISK_DEPTH_MAX];
+    int32_t thread_count;
+    wefti_disk_ring *ring; /* NULL: threads */
+};
+
+/* A request: bytes [at, until) of the file, by transfers of the blocks [from, to). An engine keeps
+ * as many as it may have under way. The buffer stays from one request to the next. */
+typedef struct wefti_disk_request {
+    wefti_disk_ticket *ticket;
+    int64_t at, until, from, to;
+    int64_t done;            /* bytes of the transfer */
+    bool reads;              /* the transfer; a write of parts of blocks reads them first */
+    unsigned char *transfer; /* the caller's memory, or the buffer */
+    unsigned char *buffer;   /* aligned, in `allocated`; NULL: none yet */
+    void *allocated;
+    struct iovec vector; /* the rest of the transfer */
+} wefti_disk_request;
+
+/* Takes the next request from the queue. False: there is none; with `block`, the stream is closing.
+ */
+bool wefti_disk_request_take(wefti_disk_stream *d, wefti_disk_request *r, bool block);
+/* Makes `vector` the whole transfer. False: the request has failed and ended. */
+bool wefti_disk_request_begin(wefti_disk_stream *d, wefti_disk_request *r);
+/* Takes the result of a transfer of `vector` at from + done: bytes, or a negative errno. True: the
+ * request has ended. False: `vector` is the next transfer. */
+bool wefti_disk_request_advance(wefti_disk_stream *d, wefti_disk_request *r, int64_t result);
+bool wefti_disk_stream_closing(wefti_disk_stream *d); /* and nothing is left to request */
+
+/* The engine io_uring: disk_uring.c. A negative errno: it is not there. Destroy waits for all
+ * requests; the stream is closing. Wake: there are bytes to request. */
+int wefti_disk_ring_create(wefti_disk_stream *d);
+void wefti_disk_ring_destroy(wefti_disk_ring *ring);
+void wefti_disk_ring_wake(wefti_disk_ring *ring);
+
+#endif
