@@ -10,7 +10,7 @@
 
 typedef struct machine_options {
     bool json;
-    const char *out;
+    const char *out, *disk;
     int64_t devices;
     double seconds;
 } machine_options;
@@ -18,6 +18,8 @@ typedef struct machine_options {
 static const cli_option options[] = {
     {"out", "FILE", CLI_TEXT, offsetof(machine_options, out), 0, 0,
      "measure: write the machine file there, not as `this-machine`"},
+    {"disk", "DIR", CLI_TEXT, offsetof(machine_options, disk), 0, 0,
+     "measure: the disk of this directory; without it, of the file's directory or of this one"},
     {"devices", "N", CLI_INTEGER, offsetof(machine_options, devices), 1, 64,
      "measure: devices of this process, which share its cores; 1 without it"},
     {"seconds", "S", CLI_REAL, offsetof(machine_options, seconds), 0.0001, 60,
@@ -101,7 +103,9 @@ static char *directory_of(const char *path) {
 /* `path`: the file to write. */
 static int measure_to(weft_world *world, machine_options *values, const char *path) {
     const bool leads = !world || weft_world_rank(world) == 0;
-    char *text = NULL, *disk = values->out && leads ? directory_of(path) : strdup(".");
+    char *text = NULL, *disk = values->disk           ? strdup(values->disk)
+                               : values->out && leads ? directory_of(path)
+                                                      : strdup(".");
     weft_machine_options what =
         WEFT_STRUCT(weft_machine_options, .devices = (int)values->devices,
                     .seconds = values->seconds, .disk = disk, .context = values, .figure = report);
@@ -146,8 +150,8 @@ static int run(const cli_verb *verb, int count, char **words) {
     int code, left;
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
     const bool measures = left == 1 && !strcmp(words[0], "measure");
-    if (!measures && (values.out || values.devices || values.seconds > 0))
-        return cli_usage(verb, "--out, --devices and --seconds are for `machine measure`");
+    if (!measures && (values.out || values.disk || values.devices || values.seconds > 0))
+        return cli_usage(verb, "--out, --disk, --devices and --seconds are for `machine measure`");
     if (measures) return measure(verb, &values);
     if (left == 1 && !strcmp(words[0], "list")) return list(values.json);
     if (left == 2 && !strcmp(words[0], "show")) return show(words[1]);

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/io.h"
@@ -13,7 +12,7 @@
 #include "session/party.h"
 #include "weft/info.h"
 
-enum { BATCHES = 5, DISK_BYTES = 32 << 20 };
+enum { BATCHES = 5 };
 static const char measured[] = "measured (weft machine measure)";
 
 void wefti_measured_report(const wefti_measuring *m, const weft_machine_figure *figure) {
@@ -85,36 +84,7 @@ bool wefti_measured_enough(const wefti_measuring *m, const wefti_measured_curve 
     return curve->count >= FEWEST_POINTS && seconds > LONGEST * m->seconds;
 }
 
-/* ---- memory and disk ---- */
-
-static weft_status write_disk(const char *path, double *out) {
-    char *block = wefti_calloc(1, DISK_BYTES);
-    WEFT_REQUIRE(block, WEFT_E_NOMEM, "no memory for a block of %d MiB", DISK_BYTES >> 20);
-    memset(block, 0x5a, DISK_BYTES);
-    const double begin = wefti_now_s();
-    weft_status status = wefti_file_write(path, block, DISK_BYTES); /* syncs */
-    const double seconds = wefti_now_s() - begin;
-    wefti_free(block);
-    (void)unlink(path);
-    if (status < 0) return wefti_prefix(status, "the disk");
-    *out = DISK_BYTES / (seconds > 1e-9 ? seconds : 1e-9);
-    return WEFT_OK;
-}
-
-/* Rank 0 writes a file. All ranks learn whether it could. */
-static weft_status measure_disk(const wefti_measuring *m) {
-    weft_status status = WEFT_OK;
-    if (!m->options->disk) return WEFT_OK;
-    if (weft_world_rank(m->world) == 0) {
-        char *path = wefti_format("%s/.weft-disk-%d", m->options->disk, (int)getpid());
-        status = path ? write_disk(path, &m->out->disk) : WEFT_RAISE(WEFT_E_NOMEM, "no memory");
-        wefti_free(path);
-    }
-    WEFT_TRY(status);
-    WEFT_TRY(slowest(m, &m->out->disk)); /* the other ranks have 0 */
-    wefti_measured_figure(m, "disk_bytes_per_second", m->out->disk);
-    return WEFT_OK;
-}
+/* ---- memory ---- */
 
 static weft_status measure_memory(const wefti_measuring *m) {
     weft_info info;
@@ -145,7 +115,7 @@ static weft_status measure_all(const wefti_measuring *m) {
     WEFT_TRY(measure_memory(m));
     WEFT_TRY(wefti_measure_kernels(m));
     WEFT_TRY(wefti_measure_levels(m));
-    return measure_disk(m);
+    return wefti_measure_tiers(m);
 }
 
 typedef struct machine_rank {
@@ -191,6 +161,18 @@ static weft_status fill_curve(wefti_machine_model *m, const wefti_measured_curve
     return WEFT_OK;
 }
 
+static weft_status fill_tier(wefti_machine_model *m, const wefti_measured_tier *from,
+                             wefti_tier_rates *out) {
+    if (!from->way[0].count) return WEFT_OK;
+    *out = (wefti_tier_rates){.source = wefti_arena_join(m->arena, measured, from->how),
+                              .depth = from->depth,
+                              .spends_cores = from->spends_cores};
+    WEFT_REQUIRE(out->source, WEFT_E_NOMEM, "no memory for a machine");
+    for (int w = 0; w < WEFTI_TIER_WAYS; w++)
+        WEFT_TRY(fill_curve(m, &from->way[w], 0, &out->way[w]));
+    return WEFT_OK;
+}
+
 static double largest(const wefti_measured_curve *curve) {
     return curve->rate[curve->count - 1];
 }
@@ -205,7 +187,8 @@ static weft_status fill_device(wefti_machine_model *m, const wefti_measured *fro
                               .launch_seconds = {launch, measured}};
     if (from->at_once) d->devices_at_once = (wefti_figure){from->at_once, measured};
     if (from->hosts_at_once) d->hosts_at_once = (wefti_figure){from->hosts_at_once, measured};
-    if (from->disk > 0) d->disk_bytes_per_second = (wefti_figure){from->disk, measured};
+    WEFT_TRY(fill_tier(m, &from->host, &d->host_bytes_per_second));
+    WEFT_TRY(fill_tier(m, &from->disk, &d->disk_bytes_per_second));
     WEFT_TRY(fill_curve(m, &from->memory, launch, &d->memory));
     for (int a = 0; a < WEFTI_ARITHMETICS; a++) {
         if (!from->product[a].count) continue;

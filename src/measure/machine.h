@@ -15,6 +15,14 @@ typedef struct wefti_measured_curve {
     int32_t count;
 } wefti_measured_curve;
 
+/* Rates of a tier below device memory. */
+typedef struct wefti_measured_tier {
+    wefti_measured_curve way[WEFTI_TIER_WAYS]; /* count 0: not measured */
+    int32_t depth;
+    bool spends_cores;
+    char how[256]; /* the source, behind the word "measured" */
+} wefti_measured_tier;
+
 typedef struct wefti_measured_level {
     double latency_seconds, bytes_per_second, uplink; /* uplink 0: not shared */
     wefti_measured_curve all_reduce;
@@ -26,8 +34,9 @@ typedef struct wefti_measured {
     int32_t at_once; /* devices of a host that compute at the same time; 0: all */
     int32_t
         hosts_at_once; /* hosts that compute at the same time, if they share processors; 0: all */
-    double memory_bytes, vector_flops, launch_seconds, disk;
+    double memory_bytes, vector_flops, launch_seconds;
     wefti_measured_curve product[WEFTI_ARITHMETICS], memory;
+    wefti_measured_tier host, disk;
     wefti_measured_level level[2]; /* within a host, between hosts */
 } wefti_measured;
 
@@ -65,8 +74,9 @@ bool wefti_measured_enough(const wefti_measuring *m, const wefti_measured_curve 
  * twice as long; less than 1.4 times as long is noise, or caches. */
 int32_t wefti_measured_at_once(int32_t count, double slower);
 
-/* machine_kernels.c, machine_links.c. Collective. */
+/* machine_kernels.c, machine_links.c, machine_tiers.c. Collective. */
 weft_status wefti_measure_kernels(const wefti_measuring *m) WEFT_CHECKED;
+weft_status wefti_measure_tiers(const wefti_measuring *m) WEFT_CHECKED;
 weft_status wefti_measure_levels(const wefti_measuring *m) WEFT_CHECKED;
 
 #endif

@@ -270,6 +270,13 @@ static weft_status wait(wefti_sim *sim, wefti_sim_rank *r, int32_t index, const 
 
 /* ---- copies between spaces ---- */
 
+static void wait_until(wefti_sim_rank *r, const wefti_moment *end) {
+    if (end->at <= r->now.at) return;
+    r->time.cause[WEFTI_CAUSE_COPY] += end->at - r->now.at;
+    r->now = *end;
+    r->turn = 0;
+}
+
 static weft_status post_copy(wefti_sim *sim, wefti_sim_rank *r, wefti_sim_copy *c) {
     WEFT_REQUIRE(c->posted - c->waited < WEFTI_COMM_DEPTH, WEFT_E_MISMATCH,
                  "rank %d posts a copy more often than may be under way", r->rank);
@@ -278,17 +285,14 @@ static weft_status post_copy(wefti_sim *sim, wefti_sim_rank *r, wefti_sim_copy *
     r->copied.cause[WEFTI_CAUSE_COPY] += c->duration;
     c->end[c->posted++ % WEFTI_COMM_DEPTH] = r->copied;
     sim->events++;
+    if (sim->options->machine->device.host_bytes_per_second.spends_cores) wait_until(r, &r->copied);
     return WEFT_OK;
 }
 
 static weft_status wait_copy(wefti_sim_rank *r, wefti_sim_copy *c) {
     WEFT_REQUIRE(c->posted != c->waited, WEFT_E_MISMATCH,
                  "rank %d waits for a copy that it has not posted", r->rank);
-    const wefti_moment *end = &c->end[c->waited++ % WEFTI_COMM_DEPTH];
-    if (end->at <= r->now.at) return WEFT_OK;
-    r->time.cause[WEFTI_CAUSE_COPY] += end->at - r->now.at;
-    r->now = *end;
-    r->turn = 0;
+    wait_until(r, &c->end[c->waited++ % WEFTI_COMM_DEPTH]);
     return WEFT_OK;
 }
 

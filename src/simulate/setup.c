@@ -200,11 +200,23 @@ static weft_status time_transfers(wefti_sim *sim, wefti_sim_rank *r, const group
 
 /* ---- copies between spaces ---- */
 
+/* The way of each move, which its posts know. */
+static wefti_tier_way way_of_copy(const wefti_program *p, int32_t move) {
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
+        for (int32_t k = 0; k < p->step_count[s]; k++) {
+            const wefti_step *step = &p->steps[s][k];
+            if (step->kind == WEFTI_STEP_POST && step->move == move && wefti_step_copy(p, step))
+                return wefti_location_space(step->args[1]) == WEFTI_SPACE_DEVICE ? WEFTI_TIER_READ
+                                                                                 : WEFTI_TIER_WRITE;
+        }
+    return WEFTI_TIER_WRITE; /* nothing posts it */
+}
+
 /* At the machine's rate to host memory, or, where that is unknown, like a copy within the device.
  */
 static weft_status time_copies(const wefti_sim *sim, wefti_sim_rank *r) {
     const wefti_program *p = r->program;
-    const wefti_figure *rate = &sim->options->machine->device.host_bytes_per_second;
+    const wefti_tier_rates *host = &sim->options->machine->device.host_bytes_per_second;
     for (int32_t i = 0; i < p->move_count; i++)
         if (p->moves[i].way == WEFTI_WAY_SPACES) r->moves = p->move_count;
     if (!r->moves) return WEFT_OK;
@@ -212,8 +224,9 @@ static weft_status time_copies(const wefti_sim *sim, wefti_sim_rank *r) {
     WEFT_REQUIRE(r->copies, WEFT_E_NOMEM, "no memory to simulate %d ranks", sim->world);
     for (int32_t i = 0; i < r->moves; i++) {
         const double bytes = (double)p->moves[i].bytes;
-        r->copies[i].duration = picoseconds(
-            rate->source ? bytes / rate->value : wefti_copy_seconds(sim->options->machine, bytes));
+        r->copies[i].duration =
+            picoseconds(host->source ? bytes / wefti_tier_rate(host, way_of_copy(p, i), bytes)
+                                     : wefti_copy_seconds(sim->options->machine, bytes));
     }
     return WEFT_OK;
 }

@@ -13,8 +13,8 @@
  *   of its own. While both are under way, each has half of the link. Transfers that wait behind the
  *   collectives begin later. Collectives wait for messages that have begun.
  * - Copies between device memory and host memory run one after the other beside kernels and
- *   transfers, at the machine's host_bytes_per_second. A wait for one ends when the copy does. On
- *   the device `host` the post itself copies; this is not modelled. Copies have no spans.
+ *   transfers, at the machine's host_bytes_per_second. A wait for one ends when the copy does. If
+ *   copies spend the cores of the machine, a post takes the time of its copy. Copies have no spans.
  * - Where devices move the data themselves when they wait for it (levels moved_in_waits), a wait
  *   takes the transfer's time from when all members have posted. Nothing overlaps with it.
  * - If fewer devices of a host compute at the same time than there are (devices_at_once), or fewer

@@ -17,6 +17,10 @@ double wefti_curve_rate(const wefti_curve *c, double work) {
     return c->rate[low] * pow(c->rate[high] / c->rate[low], part);
 }
 
+double wefti_tier_rate(const wefti_tier_rates *tier, wefti_tier_way way, double bytes) {
+    return tier->value > 0 ? tier->value : wefti_curve_rate(&tier->way[way], bytes);
+}
+
 const char *wefti_arithmetic_text(wefti_arithmetic arithmetic) {
     static const char *const names[] = {
 #define NAME_ROW(name, text) text,

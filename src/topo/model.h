@@ -66,11 +66,31 @@ const char *wefti_arithmetic_text(wefti_arithmetic arithmetic);
     X(tile_columns, 1, 1e6, false)                                                                 \
     X(tile_depth, 0, 1e6, false)                                                                   \
     X(aligned_bytes, 1, 4096, false)                                                               \
-    X(host_bytes_per_second, 1, 1e18, false)                                                       \
-    X(disk_bytes_per_second, 1, 1e18, false)                                                       \
     X(context_bytes, 0, 1e18, false)                                                               \
     X(communicator_bytes, 0, 1e18, false)                                                          \
     X(allocation_bytes, 1, 1e12, false)
+
+/* Ways between device memory and a tier below it: towards the device, away from it, and both at
+ * once, where the rate counts the bytes of both. */
+#define WEFTI_TIER_WAY_LIST(X) X(READ, "read") X(WRITE, "write") X(BOTH, "both")
+typedef enum wefti_tier_way {
+#define WEFTI_TIER_WAY_ROW(name, text) WEFTI_TIER_##name,
+    WEFTI_TIER_WAY_LIST(WEFTI_TIER_WAY_ROW)
+#undef WEFTI_TIER_WAY_ROW
+        WEFTI_TIER_WAYS
+} wefti_tier_way;
+
+/* Tiers below device memory: host memory and the disk. */
+#define WEFTI_DEVICE_TIERS(X) X(host_bytes_per_second) X(disk_bytes_per_second)
+typedef struct wefti_tier_rates {
+    const char *source;               /* NULL: absent */
+    double value;                     /* one rate for all sizes and ways; 0: curves */
+    wefti_curve way[WEFTI_TIER_WAYS]; /* bytes/s by bytes of a block */
+    int32_t depth;                    /* blocks under way at once; 0: not known */
+    bool spends_cores;                /* cores that compute do the copies */
+} wefti_tier_rates;
+/* bytes/s of blocks of `bytes` bytes. The tier is not absent. */
+double wefti_tier_rate(const wefti_tier_rates *tier, wefti_tier_way way, double bytes);
 
 /* Corrections of an op's time by its size: formula times factor. `op`: "linear"; in another
  * arithmetic than f32 "linear.bf16". The curve's rate is the factor; its work is the op's FLOPs for
@@ -84,6 +104,9 @@ typedef struct wefti_device_model {
 #define WEFTI_DEVICE_FIELD(name, least, most, needed) wefti_figure name;
     WEFTI_DEVICE_FIGURES(WEFTI_DEVICE_FIELD)
 #undef WEFTI_DEVICE_FIELD
+#define WEFTI_DEVICE_TIER(name) wefti_tier_rates name;
+    WEFTI_DEVICE_TIERS(WEFTI_DEVICE_TIER)
+#undef WEFTI_DEVICE_TIER
     wefti_figure peak_flops[WEFTI_ARITHMETICS]; /* of products */
     wefti_curve product[WEFTI_ARITHMETICS];     /* flop/s by flops; replaces peak and efficiency */
     wefti_curve memory;                         /* bytes/s by bytes read and written */

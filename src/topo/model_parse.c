@@ -105,15 +105,10 @@ static weft_status read_point(const model_reading *r, const spot *at, double lea
     return read_number(r, &y, least, 1e21, rate);
 }
 
-/* {"source": "...", "points": [[size, rate], ...]} */
-static weft_status read_curve(const model_reading *r, const spot *outer, const char *key,
-                              double least, wefti_curve *out) {
-    static const char *const known[] = {"source", "points", NULL};
-    spot at = member_of(outer, key), points;
-    if (!at.value) return WEFT_OK;
-    WEFT_TRY(check_keys(r, &at, known));
-    WEFT_TRY(read_text(r, &at, "source", MODEL_TEXT_MAX, &out->source));
-    points = member_of(&at, "points");
+/* [[size, rate], ...] */
+static weft_status read_points(const model_reading *r, const spot *outer, const char *key,
+                               double least, wefti_curve *out) {
+    spot at = *outer, points = member_of(outer, key);
     if (!points.value || points.value->kind != WEFTI_JSON_ARRAY || !points.value->count)
         REFUSE(r, at.value, "%s must be a list of pairs, size and rate", points.path);
     const int32_t count = points.value->count;
@@ -136,7 +131,67 @@ static weft_status read_curve(const model_reading *r, const spot *outer, const c
     return WEFT_OK;
 }
 
+/* {"source": "...", "points": [[size, rate], ...]} */
+static weft_status read_curve(const model_reading *r, const spot *outer, const char *key,
+                              double least, wefti_curve *out) {
+    static const char *const known[] = {"source", "points", NULL};
+    spot at = member_of(outer, key);
+    if (!at.value) return WEFT_OK;
+    WEFT_TRY(check_keys(r, &at, known));
+    WEFT_TRY(read_text(r, &at, "source", MODEL_TEXT_MAX, &out->source));
+    return read_points(r, &at, "points", least, out);
+}
+
+static weft_status read_count(const model_reading *r, const spot *outer, const char *key,
+                              int32_t *out) {
+    spot at = member_of(outer, key);
+    if (!at.value) return WEFT_OK;
+    if (at.value->kind != WEFTI_JSON_INT || at.value->as.integer < 1 ||
+        at.value->as.integer > WEFTI_MODEL_DEVICES_MAX)
+        REFUSE(r, at.value, "%s must be a whole number from 1 to %d", at.path,
+               WEFTI_MODEL_DEVICES_MAX);
+    *out = (int32_t)at.value->as.integer;
+    return WEFT_OK;
+}
+
+static weft_status read_flag(const model_reading *r, const spot *level, const char *key,
+                             bool *out) {
+    spot at = member_of(level, key);
+    if (at.value && at.value->kind != WEFTI_JSON_BOOL)
+        REFUSE(r, at.value, "%s must be true or false", at.path);
+    *out = at.value && at.value->as.boolean;
+    return WEFT_OK;
+}
+
 /* ---- devices ---- */
+
+/* {"value": 8e9, "source": "..."}, or curves: {"source": "...", "read": [[size, rate], ...],
+ * "write":
+ * ..., "both": ...} */
+static weft_status read_tier(const model_reading *r, const spot *device, const char *key,
+                             wefti_tier_rates *out) {
+    static const char *const known[] = {
+#define KNOWN_WAY(name, text) text,
+        WEFTI_TIER_WAY_LIST(KNOWN_WAY)
+#undef KNOWN_WAY
+            "source",
+        "depth", "spends_cores", NULL};
+    spot at = member_of(device, key);
+    if (!at.value) return WEFT_OK;
+    if (at.value->kind != WEFTI_JSON_OBJECT || wefti_json_get(at.value, "value")) {
+        wefti_figure plain;
+        WEFT_TRY(read_figure(r, device, key, 1, 1e18, true, &plain));
+        *out = (wefti_tier_rates){.source = plain.source, .value = plain.value};
+        return WEFT_OK;
+    }
+    WEFT_TRY(check_keys(r, &at, known));
+    WEFT_TRY(read_text(r, &at, "source", MODEL_TEXT_MAX, &out->source));
+    WEFT_TRY(read_count(r, &at, "depth", &out->depth));
+    WEFT_TRY(read_flag(r, &at, "spends_cores", &out->spends_cores));
+    for (int w = 0; w < WEFTI_TIER_WAYS; w++)
+        WEFT_TRY(read_points(r, &at, known[w], 1, &out->way[w]));
+    return WEFT_OK;
+}
 
 static weft_status read_op_factors(const model_reading *r, const spot *device,
                                    wefti_device_model *out) {
@@ -161,7 +216,10 @@ static weft_status read_device(const model_reading *r, const spot *top, wefti_de
 #define KNOWN_KEY(name, least, most, needed) #name,
         WEFTI_DEVICE_FIGURES(KNOWN_KEY)
 #undef KNOWN_KEY
-            "peak_flops",
+#define KNOWN_TIER(name) #name,
+            WEFTI_DEVICE_TIERS(KNOWN_TIER)
+#undef KNOWN_TIER
+                "peak_flops",
         "product_curves", "memory_curve", "op_factors", NULL};
     static const char *const arithmetics[] = {
 #define KNOWN_TEXT(name, text) text,
@@ -175,6 +233,9 @@ static weft_status read_device(const model_reading *r, const spot *top, wefti_de
     WEFT_TRY(read_figure(r, &at, #name, least, most, needed, &out->name));
     WEFTI_DEVICE_FIGURES(READ_FIGURE)
 #undef READ_FIGURE
+#define READ_TIER(name) WEFT_TRY(read_tier(r, &at, #name, &out->name));
+    WEFTI_DEVICE_TIERS(READ_TIER)
+#undef READ_TIER
     peaks = member_of(&at, "peak_flops");
     if (peaks.value) WEFT_TRY(check_keys(r, &peaks, arithmetics));
     curves = member_of(&at, "product_curves");
@@ -189,27 +250,6 @@ static weft_status read_device(const model_reading *r, const spot *top, wefti_de
 }
 
 /* ---- levels ---- */
-
-static weft_status read_count(const model_reading *r, const spot *outer, const char *key,
-                              int32_t *out) {
-    spot at = member_of(outer, key);
-    if (!at.value) return WEFT_OK;
-    if (at.value->kind != WEFTI_JSON_INT || at.value->as.integer < 1 ||
-        at.value->as.integer > WEFTI_MODEL_DEVICES_MAX)
-        REFUSE(r, at.value, "%s must be a whole number from 1 to %d", at.path,
-               WEFTI_MODEL_DEVICES_MAX);
-    *out = (int32_t)at.value->as.integer;
-    return WEFT_OK;
-}
-
-static weft_status read_flag(const model_reading *r, const spot *level, const char *key,
-                             bool *out) {
-    spot at = member_of(level, key);
-    if (at.value && at.value->kind != WEFTI_JSON_BOOL)
-        REFUSE(r, at.value, "%s must be true or false", at.path);
-    *out = at.value && at.value->as.boolean;
-    return WEFT_OK;
-}
 
 static weft_status read_level(const model_reading *r, const spot *at, wefti_level *out) {
     static const char *const known[] = {"name",

@@ -25,21 +25,50 @@ static void print_figure(wefti_text *out, bool *first, int depth, const char *ke
     wefti_text_add(out, "}");
 }
 
+static void print_points(wefti_text *out, const wefti_curve *curve) {
+    for (int32_t i = 0; i < curve->count; i++) {
+        wefti_text_add(out, "%s[", i ? ", " : "[");
+        print_real(out, curve->work[i]);
+        wefti_text_add(out, ", ");
+        print_real(out, curve->rate[i]);
+        wefti_text_add(out, "]");
+    }
+    wefti_text_add(out, "]");
+}
+
 static void print_curve(wefti_text *out, bool *first, int depth, const char *key,
                         const wefti_curve *curve) {
     if (!curve->count) return;
     begin(out, first, depth, key);
     wefti_text_add(out, "{\"source\": ");
     wefti_json_quote(out, curve->source);
-    wefti_text_add(out, ",\n%*s\"points\": [", 2 * depth + 2, "");
-    for (int32_t i = 0; i < curve->count; i++) {
-        wefti_text_add(out, "%s[", i ? ", " : "");
-        print_real(out, curve->work[i]);
-        wefti_text_add(out, ", ");
-        print_real(out, curve->rate[i]);
-        wefti_text_add(out, "]");
+    wefti_text_add(out, ",\n%*s\"points\": ", 2 * depth + 2, "");
+    print_points(out, curve);
+    wefti_text_add(out, "}");
+}
+
+static void print_tier(wefti_text *out, bool *first, const char *key,
+                       const wefti_tier_rates *tier) {
+    static const char *const ways[] = {
+#define WAY_TEXT(name, text) text,
+        WEFTI_TIER_WAY_LIST(WAY_TEXT)
+#undef WAY_TEXT
+    };
+    if (!tier->source) return;
+    if (tier->value > 0) {
+        print_figure(out, first, 2, key, &(wefti_figure){tier->value, tier->source});
+        return;
     }
-    wefti_text_add(out, "]}");
+    begin(out, first, 2, key);
+    wefti_text_add(out, "{\"source\": ");
+    wefti_json_quote(out, tier->source);
+    if (tier->depth) wefti_text_add(out, ", \"depth\": %d", tier->depth);
+    if (tier->spends_cores) wefti_text_add(out, ", \"spends_cores\": true");
+    for (int w = 0; w < WEFTI_TIER_WAYS; w++) {
+        wefti_text_add(out, ",\n%*s\"%s\": ", 6, "", ways[w]);
+        print_points(out, &tier->way[w]);
+    }
+    wefti_text_add(out, "}");
 }
 
 static void print_device(const wefti_device_model *d, wefti_text *out) {
@@ -48,6 +77,9 @@ static void print_device(const wefti_device_model *d, wefti_text *out) {
 #define PRINT_FIGURE(name, least, most, needed) print_figure(out, &first, 2, #name, &d->name);
     WEFTI_DEVICE_FIGURES(PRINT_FIGURE)
 #undef PRINT_FIGURE
+#define PRINT_TIER(name) print_tier(out, &first, #name, &d->name);
+    WEFTI_DEVICE_TIERS(PRINT_TIER)
+#undef PRINT_TIER
     begin(out, &first, 2, "peak_flops");
     wefti_text_add(out, "{");
     for (int a = 0; a < WEFTI_ARITHMETICS; a++) {

@@ -43,9 +43,12 @@ static void one_device_has_curves(void **state) {
     assert_int_equal(s.pairs, 0);
     assert_int_equal(s.curves, m->device.memory.count +
                                    m->device.product[WEFTI_ARITHMETIC_F32].count +
-                                   m->device.product[WEFTI_ARITHMETIC_BF16].count);
+                                   m->device.product[WEFTI_ARITHMETIC_BF16].count +
+                                   WEFTI_TIER_WAYS * m->device.host_bytes_per_second.way[0].count);
     assert_true(m->device.memory.count >= 4);
     assert_true(m->device.memory_bytes.value > 1e6);
+    assert_int_equal(m->device.host_bytes_per_second.way[WEFTI_TIER_BOTH].count, 12);
+    assert_true(m->device.host_bytes_per_second.spends_cores); /* these devices are the cores */
     assert_null(m->device.disk_bytes_per_second.source);
     assert_int_equal(wefti_model_fits(m, 2), WEFT_E_ARG);
     wefti_model_destroy(m);

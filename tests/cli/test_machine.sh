@@ -24,7 +24,8 @@ expect 1 'absent' machine measure --out absent/m.json
 "$weft" machine measure --devices 2 --seconds 0.0002 --json >figures 2>err || fail 'not measured' err
 json figures
 for name in memory_bytes launch_seconds vector_flops memory_curve product_curves.f32 product_curves.bf16 \
-    pair.latency_seconds pair.bytes_per_second host.all_reduce_curve disk_bytes_per_second; do
+    pair.latency_seconds pair.bytes_per_second host.all_reduce_curve host_bytes_per_second.read \
+    host_bytes_per_second.both disk_bytes_per_second.depth disk_bytes_per_second.write; do
     grep -q "\"name\": \"$name\"" figures || fail "no figure $name" figures
 done
 tail -n 1 figures | grep -q '"event": "done".*this.json.*"devices": 2' || fail 'no end' figures
@@ -32,6 +33,14 @@ expect 0 '"product_curves"|"memory_curve"|"all_reduce_curve"|measured' machine s
 cmp -s out "$WEFT_THIS_MACHINE" || fail 'a measured file does not read back equal' out
 expect 0 '"rates"|"links"' plan job.yaml --devices 2 --mode semi --machine this-machine
 expect 0 'lower bound|constraints' plan job.yaml --devices 2 --machine this-machine --evaluations 1
+"$weft" machine show this-machine | grep -q '"disk_bytes_per_second": {"source": "measured.*, "depth": ' ||
+    fail 'no curves of the disk' "$WEFT_THIS_MACHINE"
+mkdir disk
+expect 0 'disk.json' machine measure --seconds 0.0002 --disk disk --out disk.json
+expect 0 'in disk|host_bytes_per_second' machine show ./disk.json
+[ -z "$(ls -A disk)" ] || fail 'files are left on the disk'
+expect 1 'absent' machine measure --seconds 0.0002 --disk absent --out disk.json
+expect 2 '--disk' machine list --disk disk
 expect 1 'this-machine|2' plan job.yaml --devices 4 --machine this-machine
 expect 0 'memory_curve|m.json' machine measure --seconds 0.0002 --out m.json
 expect 0 '"devices": 1' machine show ./m.json

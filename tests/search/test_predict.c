@@ -169,7 +169,7 @@ static void drivers_show_more(void **state) {
         wefti_predict_spec spec = spec_of(&m, 2);
         weft_prediction *p;
         d->context_bytes = d->communicator_bytes = d->allocation_bytes = (wefti_figure){0};
-        d->disk_bytes_per_second = (wefti_figure){0};
+        d->disk_bytes_per_second = (wefti_tier_rates){0};
         ASSERT_OK(wefti_predict_plan(&spec, &p));
         assert_false(p->driver.known);
         assert_int_equal(p->driver.bytes, 0);
@@ -179,7 +179,7 @@ static void drivers_show_more(void **state) {
         weft_prediction_free(p);
         d->context_bytes = (wefti_figure){1e6, "test"};
         d->communicator_bytes = (wefti_figure){1e5, "test"};
-        d->disk_bytes_per_second = (wefti_figure){1000, "test"};
+        d->disk_bytes_per_second = (wefti_tier_rates){.source = "test", .value = 1000};
         ASSERT_OK(wefti_predict_plan(&spec, &p));
         assert_true(p->driver.known && p->driver.fits);
         assert_int_equal(p->driver.communicators, cases[c].communicators);

@@ -275,7 +275,7 @@ static void check_simulation(const trial *t, wefti_program *const *programs, int
     wefti_machine_model *machine;
     wefti_simulation *all, *few;
     ASSERT_OK(wefti_model_find("h100-80g", &machine));
-    machine->device.host_bytes_per_second = (wefti_figure){1e9, "tested"};
+    machine->device.host_bytes_per_second = (wefti_tier_rates){.source = "tested", .value = 1e9};
     wefti_simulate_options o = {.machine = machine, .microbatches = t->microbatches};
     ASSERT_OK(wefti_simulate((const wefti_program *const *)programs, count, &o, &few));
     o.every_iteration = true;

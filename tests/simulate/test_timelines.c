@@ -92,6 +92,15 @@ static int32_t hand_send(hand *h, int32_t a, int32_t b, int64_t tens, uint64_t t
     return index;
 }
 
+/* Source and destination: the copy of 20 bytes is a fetch, others are stores. */
+static wefti_location *hand_args(int32_t move) {
+    static wefti_location args[2][2];
+    const int fetch = move == HAND_TRANSFERS + 2;
+    args[fetch][fetch] = wefti_location_of(WEFTI_SPACE_DEVICE, WEFTI_TRANSIENT, 0);
+    args[fetch][!fetch] = wefti_location_of(WEFTI_SPACE_HOST, WEFTI_TRANSIENT, 0);
+    return args[fetch];
+}
+
 static void hand_step(hand *h, int32_t rank, wefti_step step) {
     wefti_program *p = &h->program[rank];
     step.name = "step";
@@ -102,7 +111,8 @@ static void hand_step(hand *h, int32_t rank, wefti_step step) {
 #define COPY(rank, seconds)                                                                        \
     hand_step(&h, (rank), (wefti_step){.kind = WEFTI_STEP_COPY, .bytes = 10 * (seconds)})
 #define POST(rank, index)                                                                          \
-    hand_step(&h, (rank), (wefti_step){.kind = WEFTI_STEP_POST, .move = (index)})
+    hand_step(&h, (rank),                                                                          \
+              (wefti_step){.kind = WEFTI_STEP_POST, .move = (index), .args = hand_args(index)})
 #define WAIT(rank, index)                                                                          \
     hand_step(&h, (rank), (wefti_step){.kind = WEFTI_STEP_WAIT, .move = (index)})
 
@@ -153,7 +163,7 @@ static void copies_between_spaces_have_a_lane(void **state) {
     (void)state;
     hand h;
     hand_open(&h, 1);
-    h.machine->device.host_bytes_per_second = (wefti_figure){5, "tested"};
+    h.machine->device.host_bytes_per_second = (wefti_tier_rates){.source = "tested", .value = 5};
     COPY(0, 1);
     POST(0, HAND_TRANSFERS + 1); /* from 1 to 3 */
     POST(0, HAND_TRANSFERS + 2); /* from 3 to 7 */
@@ -166,7 +176,23 @@ static void copies_between_spaces_have_a_lane(void **state) {
     assert_int_equal(s->critical[WEFTI_CAUSE_COPY], 7 * SECOND);
     assert_int_equal(s->ranks[0].cause[WEFTI_CAUSE_COPY], 7 * SECOND);
     wefti_simulation_free(s);
-    h.machine->device.host_bytes_per_second = (wefti_figure){0}; /* as fast as within the device */
+    /* by size and way: a store of 10 bytes takes 4 s, and a fetch of 20 bytes 1 s */
+    static const double sizes[] = {10, 20}, reads[] = {1, 20}, writes[] = {2.5, 1};
+    h.machine->device.host_bytes_per_second =
+        (wefti_tier_rates){.source = "tested",
+                           .way = {[WEFTI_TIER_READ] = {NULL, sizes, reads, 2},
+                                   [WEFTI_TIER_WRITE] = {NULL, sizes, writes, 2}}};
+    s = hand_run(&h, NULL);
+    assert_int_equal(s->step, 7 * SECOND); /* the store until 5, a kernel until 7 */
+    wefti_simulation_free(s);
+    /* cores that copy compute nothing meanwhile */
+    h.machine->device.host_bytes_per_second.spends_cores = true;
+    s = hand_run(&h, NULL);
+    assert_int_equal(s->step, 9 * SECOND);
+    assert_int_equal(s->ranks[0].cause[WEFTI_CAUSE_COPY], 9 * SECOND);
+    wefti_simulation_free(s);
+    h.machine->device.host_bytes_per_second =
+        (wefti_tier_rates){0}; /* as fast as within the device */
     s = hand_run(&h, NULL);
     assert_int_equal(s->step, 4 * SECOND);
     wefti_simulation_free(s);

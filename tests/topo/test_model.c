@@ -283,6 +283,57 @@ static void ops_have_factors(void **state) {
             WEFT_E_ARG, "line 10|points[0]");
 }
 
+/* Rates of tiers: curves read back equal, and a plain number holds for all sizes and ways. */
+static void tiers_have_curves(void **state) {
+    (void)state;
+    static const char part[] = "\"memory_curve\"";
+    static const char tiers[] =
+        "\"host_bytes_per_second\": {\"value\": 5, \"source\": \"s\"}, \"disk_bytes_per_second\": "
+        "{\"source\": \"t\", \"depth\": 8, \"spends_cores\": true, \"read\": [[4096, 1], [16384, "
+        "4]], \"write\": [[4096, 7]], \"both\": [[4096, 3]]}, \"memory_curve\"";
+    char text[4096];
+    const char *at = strstr(good, part);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, tiers, at + strlen(part));
+    wefti_machine_model *m, *again;
+    ASSERT_OK(wefti_model_parse("m.json", text, (int64_t)strlen(text), &m));
+    char *first = printed(m);
+    ASSERT_OK(wefti_model_parse("again", first, (int64_t)strlen(first), &again));
+    char *second = printed(again);
+    assert_string_equal(first, second);
+    const wefti_tier_rates *host = &again->device.host_bytes_per_second;
+    const wefti_tier_rates *disk = &again->device.disk_bytes_per_second;
+    for (int w = 0; w < WEFTI_TIER_WAYS; w++)
+        assert_true(wefti_tier_rate(host, (wefti_tier_way)w, 1 << w) == 5);
+    assert_false(host->spends_cores);
+    assert_true(disk->spends_cores);
+    assert_int_equal(disk->depth, 8);
+    assert_string_equal(disk->source, "t");
+    assert_true(fabs(wefti_tier_rate(disk, WEFTI_TIER_READ, 8192) - 2) < 1e-9);
+    assert_true(wefti_tier_rate(disk, WEFTI_TIER_WRITE, 8192) == 7);
+    assert_true(wefti_tier_rate(disk, WEFTI_TIER_BOTH, 8192) == 3);
+    wefti_free(first);
+    wefti_free(second);
+    wefti_model_destroy(m);
+    wefti_model_destroy(again);
+    static const struct {
+        const char *tier, *facts;
+    } wrong[] = {{"5", "line 10|host_bytes_per_second"},
+                 {"{\"value\": 0, \"source\": \"s\"}", "line 10|host_bytes_per_second.value"},
+                 {"{\"source\": \"s\"}", "line 10|host_bytes_per_second.read"},
+                 {"{\"source\": \"s\", \"read\": [[1, 1]], \"write\": [[1, 1]]}",
+                  "host_bytes_per_second.both"},
+                 {"{\"source\": \"s\", \"read\": [[1, 0]]}", "read[0]"},
+                 {"{\"source\": \"s\", \"reads\": [[1, 1]]}", "'read'"},
+                 {"{\"read\": [[1, 1]], \"write\": [[1, 1]], \"both\": [[1, 1]]}", "source"},
+                 {"{\"source\": \"s\", \"depth\": 0}", "depth"},
+                 {"{\"source\": \"s\", \"spends_cores\": 1}", "spends_cores"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(text, sizeof text, "\"host_bytes_per_second\": %s, \"memory_curve\"",
+                 wrong[i].tier);
+        refused("\"memory_curve\"", text, WEFT_E_ARG, wrong[i].facts);
+    }
+}
+
 static void wrong_files_are_refused(void **state) {
     (void)state;
     wefti_machine_model *m;
@@ -337,6 +388,7 @@ int main(void) {
         cmocka_unit_test(curves_are_logarithmic),
         cmocka_unit_test(this_machine_is_a_file),
         cmocka_unit_test(ops_have_factors),
+        cmocka_unit_test(tiers_have_curves),
         cmocka_unit_test(wrong_files_are_refused),
         cmocka_unit_test(allocations_may_fail),
     };

@@ -76,6 +76,8 @@ weft_status wefti_predict_besides(const wefti_rank_classes *all, const wefti_mac
         if (m.bytes > out->driver.bytes) out->driver = m;
     }
     if (d->disk_bytes_per_second.source)
-        out->checkpoint_seconds = (double)out->state_bytes / d->disk_bytes_per_second.value;
+        out->checkpoint_seconds =
+            (double)out->state_bytes /
+            wefti_tier_rate(&d->disk_bytes_per_second, WEFTI_TIER_WRITE, (double)out->state_bytes);
     return WEFT_OK;
 }
