@@ -56,7 +56,15 @@ typedef struct wefti_prepare {
      * out the slow parts that only a run needs (tables, compiled code). The caller may only destroy
      * such a kernel. */
     bool dry;
+    /* Of a dry kernel: the sizes are those on a processor with AVX-512, whatever this one has. So a
+     * plan does not depend on the processor that looks for it. */
+    bool anywhere;
 } wefti_prepare;
+
+/* For plans of machines that need not be this one. */
+static inline wefti_prepare wefti_prepare_anywhere(void) {
+    return (wefti_prepare){.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true, .anywhere = true};
+}
 
 /* What a node's kernel takes on a backend: as in the prepared kernel. Its seconds are the cost
  * model's (cost/cost.h). */

@@ -298,7 +298,7 @@ static weft_status observe_stage(const wefti_completion *what, collector *c, int
     const wefti_program_spec spec = {
         .graph = what->graph,
         .backends = wefti_builtin_backends(),
-        .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
+        .prepare = wefti_prepare_anywhere(),
         .optimizer = what->optimizer,
         .microbatches = what->microbatches,
         .plan = what->plan,

@@ -56,6 +56,12 @@ bytes=$(number predicted_peak_bytes --machine "hosts=4 gpus=4 gpu=a100-40g intra
     model.vocab=8000 train.batch=8 train.clip=0 --memory 43609040 --evaluations 1)
 holds "${bytes:-9e9} <= 43609040" 'a plan without stages fits'
 
+# The bytes of kernels are those of one processor, whichever this one is.
+same() { number predicted_peak_bytes --machine "1 hosts of 4 a100-40g" train.precision=bf16 model.family=gpt2 model.layers=2 \
+    model.hidden=64 model.heads=4 model.context=32 model.vocab=500 train.batch=8 --fix dp=2 --evaluations 1; }
+here=$(same) plain=$(WEFT_ISA=plain same)
+[ "${here:-0}" = "${plain:-1}" ] || fail "a plan's bytes depend on the processor: ${here:-none} and ${plain:-none}" err
+
 # Machines of random numbers.
 files=${WEFT_TEST_DATA:-nowhere}/planner
 if [ -d "$files" ]; then

@@ -41,9 +41,12 @@ static weft_status prepare(const wefti_backend *backend, const weft_node *node,
                            const wefti_prepare *options, wefti_kernel **out) {
     (void)backend;
     wefti_cpu_prepare *own = prepares[node->op->id];
-    if (own) return own(node, options, out);
-    if (node->op->flags & WEFTI_OP_ELEMENTWISE) return wefti_cpu_elementwise(node, options, out);
-    return WEFT_E_NO_IMPL;
+    if (!own && node->op->flags & WEFTI_OP_ELEMENTWISE) own = wefti_cpu_elementwise;
+    if (!own) return WEFT_E_NO_IMPL;
+    wefti_isa_for_sizes(options->anywhere);
+    const weft_status status = own(node, options, out);
+    wefti_isa_for_sizes(false);
+    return status;
 }
 
 static wefti_bf16_compute choose_bf16(const wefti_backend *backend) {

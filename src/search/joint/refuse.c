@@ -81,16 +81,16 @@ static weft_status build_instant(wefti_joint_branch *s, const wefti_joint_misfit
     weft_status status = wefti_joint_plan(&s->j, d, part_of, &plan);
     wefti_free(part_of);
     WEFT_TRY(status);
-    const wefti_program_spec spec = {
-        .graph = graph,
-        .backends = wefti_builtin_backends(),
-        .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
-        .optimizer = optimizer,
-        .keep_gradients = !optimizer && graph->loss >= 0,
-        .microbatches = d->microbatches * s->j.problem->settings->copies,
-        .plan = wefti_plan_matters(plan) ? plan : NULL,
-        .rank = m->rank,
-        .routes = s->j.routes};
+    const wefti_program_spec spec = {.graph = graph,
+                                     .backends = wefti_builtin_backends(),
+                                     .prepare = wefti_prepare_anywhere(),
+                                     .optimizer = optimizer,
+                                     .keep_gradients = !optimizer && graph->loss >= 0,
+                                     .microbatches =
+                                         d->microbatches * s->j.problem->settings->copies,
+                                     .plan = wefti_plan_matters(plan) ? plan : NULL,
+                                     .rank = m->rank,
+                                     .routes = s->j.routes};
     status = wefti_program_build(&spec, &program);
     weft_plan_destroy(plan);
     WEFT_TRY(status);

@@ -95,7 +95,7 @@ weft_status wefti_joint_build(wefti_joint *j, const wefti_degrees *d, int64_t sa
     const wefti_program_spec spec = {
         .graph = *out_graph,
         .backends = wefti_builtin_backends(),
-        .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
+        .prepare = wefti_prepare_anywhere(),
         .optimizer = optimizer,
         .keep_gradients = !optimizer && (*out_graph)->loss >= 0,
         .microbatches = d->microbatches,
