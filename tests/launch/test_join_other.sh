@@ -68,7 +68,7 @@ host() {
 host 0 -- "$weft" train job.yaml >zero 2>&1 &
 zero=$!
 await scheduler zero
-refused 'launcher process|train.seed|is 4 here and 1 there' host 1 -- "$weft" train job.yaml train.seed=4
+refused 'train.seed|is 4 here and 1 there' host 1 -- "$weft" train job.yaml train.seed=4
 await train.seed zero # the first launcher tells of it, and of the next one
 refused "launcher process|job ''|job 'b'|WEFT_JOB" env WEFT_JOB=b timeout 60 "$weft" launch --hosts 2 --host-rank 1 \
     --scheduler "127.0.0.1:$port" -n 1 --no-logs -- "$weft" train job.yaml
@@ -91,7 +91,7 @@ done
 touch go
 wait $wrong
 code=$?
-[ $code = 1 ] && has_facts wrong 'launcher process|train.seed|is 4 here and 1 there' || fail "$what: the wrong one ends with $code" wrong
+[ $code = 1 ] && has_facts wrong 'train.seed|is 4 here and 1 there' || fail "$what: the wrong one ends with $code" wrong
 host 1 -- "$weft" train job.yaml >one 2>&1 || fail "$what: the right one" one
 whole zero $zero
 
