@@ -101,7 +101,7 @@ static weft_status predict(wefti_joint_branch *s, const wefti_degrees *d, const 
         .graph = graph,
         .plan = wefti_plan_matters(plan) ? plan : NULL,
         .optimizer = optimizer,
-        .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
+        .prepare = wefti_prepare_anywhere(),
         .keep_gradients = !optimizer && graph->loss >= 0,
         .routes = s->j.routes,
         .options = {.machine = p->machine,
@@ -197,20 +197,33 @@ double wefti_joint_correction_for(const wefti_joint_branch *s, const wefti_joint
     return factor > 1 ? factor : others;
 }
 
-/* Stages are not as alike as guesses take them, in all candidates of a mesh. */
+static bool same_parts(const wefti_degrees *a, const wefti_degrees *b) {
+    return a->data == b->data && a->expert == b->expert && a->context == b->context &&
+           a->tensor == b->tensor && a->stages == b->stages && a->microbatches == b->microbatches &&
+           a->recompute == b->recompute;
+}
+
+/* Stages are not as alike as guesses take them, in all candidates of a mesh. And candidates of
+ * equal degrees need about the same: in a varied search, once one of them has not fitted, the
+ * others come later. */
 double wefti_joint_size_for(const wefti_joint_branch *s, const wefti_joint_item *x) {
     double least = INFINITY;
-    for (int64_t i = 0; i < s->size_count && !x->sized; i++)
-        if (same_mesh(&s->sizes[i].degrees, &x->degrees))
-            least = wefti_smaller(least, s->sizes[i].ratio);
-    return isfinite(least) ? least : 1;
+    bool tried = false;
+    if (x->sized) return 1;
+    for (int64_t i = 0; i < s->size_count; i++) {
+        const wefti_joint_size *known = &s->sizes[i];
+        if (known->ratio > 1 && same_mesh(&known->degrees, &x->degrees))
+            least = wefti_smaller(least, known->ratio);
+        tried = tried || (s->varied && same_parts(&known->degrees, &x->degrees));
+    }
+    return (isfinite(least) ? least : 1) * (tried ? WEFTI_GUESS_TRIED : 1);
 }
 
 /* After a walk that did not fit. */
 static weft_status note_size(wefti_joint_branch *s, const wefti_joint_item *x, double bytes) {
-    if (s->out->prediction || x->sized || !(x->about > 0 && bytes > x->about)) return WEFT_OK;
+    if (s->out->prediction || !(x->about > 0)) return WEFT_OK;
     WEFT_TRY(WEFT_GROW(s->sizes, s->size_count, s->size_cap));
-    s->sizes[s->size_count++] = (wefti_joint_size){x->degrees, bytes / x->about};
+    s->sizes[s->size_count++] = (wefti_joint_size){x->degrees, x->sized ? 1 : bytes / x->about};
     return WEFT_OK;
 }
 
