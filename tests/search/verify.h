@@ -263,7 +263,7 @@ static inline void verify_build(const verify_question *q, const weft_plan *plan,
     wefti_program_spec spec = {
         .graph = q->graph,
         .backends = wefti_builtin_backends(),
-        .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
+        .prepare = wefti_prepare_anywhere(),
         .optimizer = q->optimizer,
         .microbatches =
             (plan->pipeline.stages > 1 ? plan->pipeline.microbatches : plan->accumulate) *
