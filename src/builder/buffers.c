@@ -92,38 +92,6 @@ weft_status wefti_build_end(wefti_emitter *b, wefti_draft_step *d, int32_t routi
     return WEFT_OK;
 }
 
-/* The number of a transfer among the program's moves. */
-static weft_status find_move(wefti_emitter *b, int32_t transfer, int32_t *out) {
-    wefti_program *p = b->p;
-    int64_t count = p->move_count;
-    while (b->transfer_moves <= transfer) {
-        WEFT_TRY(WEFT_GROW(b->transfer_move, b->transfer_moves, b->transfer_move_cap));
-        b->transfer_move[b->transfer_moves++] = -1;
-    }
-    if (b->transfer_move[transfer] < 0) {
-        WEFT_TRY(WEFT_GROW(p->moves, count, b->move_cap));
-        b->transfer_move[transfer] = p->move_count++;
-        p->moves[count] = (wefti_program_move){.way = WEFTI_WAY_RANKS, .transfer = transfer};
-    }
-    *out = b->transfer_move[transfer];
-    return WEFT_OK;
-}
-
-weft_status wefti_build_transfer(wefti_emitter *b, wefti_section s, wefti_step_kind kind,
-                                 const char *name, int32_t transfer, int32_t source,
-                                 int32_t destination) {
-    if (!name) name = wefti_partition_transfer(b->part, transfer)->name;
-    wefti_draft_step *d;
-    int32_t move;
-    WEFT_TRY(find_move(b, transfer, &move));
-    WEFT_TRY(wefti_build_begin(b, s, kind, WEFTI_OTHER, wefti_build_name(b, "", name), 2, &d));
-    if (source >= 0) wefti_build_arg(b, d, 0, source, 0);
-    if (destination >= 0) wefti_build_arg(b, d, 1, destination, 0);
-    d->step.move = move;
-    b->now++;
-    return WEFT_OK;
-}
-
 /* ---- places ---- */
 
 /* Whether a buffer gets a place of its own in the transient arena of a space. */

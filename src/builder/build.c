@@ -232,6 +232,7 @@ static weft_status compute_section(wefti_emitter *b, wefti_section s) {
     }
     b->now_micro = 0;
     b->loop.tasks_end = b->step_count[s];
+    WEFT_TRY(wefti_flight_check(b, s));
     return wefti_loop_fold(b, s);
 }
 
@@ -241,6 +242,7 @@ static weft_status staged_section(wefti_emitter *b) {
     WEFT_TRY(wefti_build_take_states(b));
     WEFT_TRY(wefti_pipeline_section(b));
     WEFT_TRY(wefti_build_states(b, WEFTI_SECTION_FIRST, b->dec->micros - 1, -1));
+    WEFT_TRY(wefti_flight_check(b, WEFTI_SECTION_FIRST));
     return wefti_loop_fold(b, WEFTI_SECTION_FIRST);
 }
 
@@ -401,6 +403,7 @@ static weft_status emit(wefti_emitter *b) {
     p->backward_flops = backward / (p->all_microbatches ? spec->microbatches : 1);
     if (spec->keep_gradients) WEFT_TRY(readable_gradients(b));
     if (spec->optimizer && !b->dec->eager) WEFT_TRY(wefti_build_update_section(b));
+    WEFT_TRY(wefti_flight_check(b, WEFTI_SECTION_UPDATE));
     if (b->part && !spec->shared) WEFT_TRY(wefti_partition_check(b->part));
     WEFT_REQUIRE(!b->unnamed, WEFT_E_NOMEM, "no memory for the names of a program");
     for (int64_t i = 0; i < b->buffer_count; i++)
@@ -417,6 +420,7 @@ static weft_status emit(wefti_emitter *b) {
 static void finish(wefti_emitter *b) {
     wefti_arena_destroy(b->scratch);
     wefti_free(b->buffers);
+    wefti_free(b->flights);
     wefti_free(b->transfer_move);
     wefti_free(b->keys);
     wefti_free(b->tensor_buffer);

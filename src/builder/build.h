@@ -6,16 +6,12 @@
 #include "base/philox.h"
 #include "base/text.h"
 #include "builder/decide.h"
+#include "builder/flight.h"
 #include "comm/comm.h"
 #include "memory/place.h"
 #include "rewrite/rewrite.h"
 
-enum {
-    WEFTI_GATHERS = -1,       /* calls in flight that belong to no bucket */
-    WEFTI_PACKED_GATHER = -2, /* likewise, one message of many parameters */
-    WEFTI_MAX_BUCKET = 64,
-    WEFTI_MOST_IN_FLIGHT = 16 /* calls that are in flight beside others */
-};
+enum { WEFTI_MAX_BUCKET = 64 };
 
 /* A buffer of the arena while the program is being built. Times are step numbers that count over
  * all sections in order. */
@@ -60,20 +56,6 @@ typedef struct wefti_micro {
                           pass leaves for the second */
 } wefti_micro;
 
-/* A parameter that is being gathered for a later call. */
-typedef struct wefti_ahead {
-    int32_t value, buffer, transfer;
-} wefti_ahead;
-
-/* Small parameters that are being gathered for a later call, in one message. */
-typedef struct wefti_ahead_packed {
-    int32_t count; /* 0: none */
-    int32_t values[WEFTI_MAX_BUCKET];
-    int32_t buffers[WEFTI_MAX_BUCKET]; /* of the gathered parameters, once the message is there */
-    int32_t joined, gathered;          /* buffers: this rank's pieces, all pieces */
-    int32_t transfer, divide;          /* divide: the routine behind the transfer */
-} wefti_ahead_packed;
-
 /* The last gather at one position among the parameters of a call. The parameter at this position in
  * the next call is usually alike and reuses the transfer. */
 typedef struct wefti_gathered {
@@ -114,8 +96,7 @@ typedef struct wefti_routine_key {
 /* Transfers of one pipeline edge, and how many microbatches have crossed it so far. */
 typedef struct wefti_edge_traffic {
     int32_t *transfer[2]; /* forward, backward: per channel; NULL: no edge of this stage */
-    int32_t posted[2], waited[2], received[2];
-    int32_t *buffers[2]; /* per post of this rank as the sender: the sent buffer */
+    int32_t sent[2], received[2];
 } wefti_edge_traffic;
 
 /* The gradients of a bucket that lie behind each other in one buffer. */
@@ -134,15 +115,6 @@ typedef struct wefti_division {
     wefti_dim_split axes;
     int32_t parts;
 } wefti_division;
-
-/* A call whose first part is emitted, and whose second part waits for the first part's transfers.
- */
-typedef struct wefti_in_flight {
-    wefti_draft_step call;
-    int32_t width;  /* its transfers, on all ranks */
-    int32_t bucket; /* or WEFTI_GATHERS, WEFTI_PACKED_GATHER */
-    bool last;      /* the bucket's last call */
-} wefti_in_flight;
 
 /* What the emitter has counted when a period of a loop begins or ends. */
 typedef struct wefti_loop_mark {
@@ -174,9 +146,8 @@ typedef struct wefti_emitter {
     int32_t now_micro; /* the microbatch that it works on */
     wefti_micro *micro;
     wefti_build_loop loop;
-    wefti_ahead ahead[WEFTI_MAX_BUCKET];
-    int32_t ahead_count;
-    wefti_ahead_packed packed_ahead;
+    wefti_flight *flights; /* in the order of their posts */
+    int64_t flight_count, flight_cap;
     wefti_gathered gathered[WEFTI_MAX_BUCKET];
     wefti_copy_start copy[WEFTI_COMM_DEPTH];
     int copies;         /* how many interleaved copies are being built */
@@ -201,14 +172,12 @@ typedef struct wefti_emitter {
     bool reduces, completes;   /* the passes being built reduce gradients of some buckets; of all */
     bool adds;                 /* what a bucket reduces is added to earlier microbatches' */
     int32_t *terms;            /* per root value: terms of its gradient that are emitted */
-    wefti_in_flight in_flight[WEFTI_MOST_IN_FLIGHT];
-    int32_t in_flight_count;
-    bool *param_started;  /* some step has written to it */
-    int32_t *param_index; /* per root value: index of its tensor, -1 */
-    bool unnamed;         /* memory for a name was missing; the build fails */
-    bool *completed;      /* per root value: the gradient of a parameter is complete, with eager
-                             updates */
-    int32_t *ready;       /* per bucket: how many of its gradients are complete */
+    bool *param_started;       /* some step has written to it */
+    int32_t *param_index;      /* per root value: index of its tensor, -1 */
+    bool unnamed;              /* memory for a name was missing; the build fails */
+    bool *completed; /* per root value: the gradient of a parameter is complete, with eager
+                        updates */
+    int32_t *ready;  /* per bucket: how many of its gradients are complete */
     int64_t routine_cap, tensor_cap, body_cap, move_cap;
     int32_t *transfer_move; /* per transfer of the partition: its move, -1 */
     int64_t transfer_moves, transfer_move_cap;
@@ -241,12 +210,6 @@ void wefti_build_arg(wefti_emitter *b, wefti_draft_step *d, int32_t arg, int32_t
                      int64_t delta);
 weft_status wefti_build_end(wefti_emitter *b, wefti_draft_step *d,
                             int32_t routine) WEFT_CHECKED; /* for a CALL; advances the time */
-
-/* Adds the POST or WAIT of a transfer of the partition, and advances the time. name NULL: the
- * transfer's name. Buffers may be -1: none. */
-weft_status wefti_build_transfer(wefti_emitter *b, wefti_section s, wefti_step_kind kind,
-                                 const char *name, int32_t transfer, int32_t source,
-                                 int32_t destination) WEFT_CHECKED;
 
 /* routines.c: routines, one per unique key. */
 weft_status wefti_build_find(wefti_emitter *b, const wefti_routine_key *key,
@@ -340,11 +303,12 @@ weft_status wefti_reduce_bucket(wefti_emitter *b, wefti_section s, int32_t bucke
 /* Waits until at most `left` calls are in flight. */
 weft_status wefti_reduce_wait(wefti_emitter *b, wefti_section s, int32_t left) WEFT_CHECKED;
 /* make_room: before a call of a routine with `width` transfers that leaves them in flight. leave:
- * behind it, makes the section's last step the first part. bucket: as in wefti_in_flight. */
+ * behind it, makes the section's last step the first part. owner: -1, or the bucket of GRADIENTS.
+ */
 weft_status wefti_reduce_make_room(wefti_emitter *b, wefti_section s, const wefti_routine *routine,
-                                   int32_t width, int32_t bucket) WEFT_CHECKED;
+                                   int32_t width, wefti_flight_use use, int32_t owner) WEFT_CHECKED;
 weft_status wefti_reduce_leave(wefti_emitter *b, wefti_section s, int32_t width,
-                               int32_t bucket) WEFT_CHECKED;
+                               wefti_flight_use use, int32_t owner) WEFT_CHECKED;
 
 /* update.c */
 /* Keeps a body, or destroys it if an equal body is kept already; *out is the kept one. */

@@ -41,11 +41,13 @@ bool wefti_gather_packs(const wefti_emitter *b, const weft_desc *whole, const we
 }
 
 /* Parameters that are gathered together, and the transfer that does it. */
-typedef struct pack {
+typedef struct wefti_gather_pack {
     int count;
-    int64_t elems[WEFTI_MAX_BUCKET]; /* of this rank's piece */
-    int64_t outer[WEFTI_MAX_BUCKET]; /* blocks of a piece that are apart in the parameter */
-    int32_t parts, transfer;         /* transfer -1: none can */
+    int32_t values[WEFTI_MAX_BUCKET]; /* gathered ahead: the parameters, */
+    int32_t divide;                   /* and the routine behind the transfer */
+    int64_t elems[WEFTI_MAX_BUCKET];  /* of this rank's piece */
+    int64_t outer[WEFTI_MAX_BUCKET];  /* blocks of a piece that are apart in the parameter */
+    int32_t parts, transfer;          /* transfer -1: none can */
     weft_desc joined, gathered;
 } pack;
 
@@ -186,29 +188,17 @@ static void find_small(const wefti_emitter *b, const int32_t *values, int count,
 
 /* ---- ahead ---- */
 
-static weft_status transfer_step(wefti_emitter *b, wefti_section s, wefti_step_kind kind,
-                                 const wefti_ahead *a) {
-    return wefti_build_transfer(b, s, kind, b->root->values[a->value].name, a->transfer,
-                                b->param_buffer[a->value], a->buffer);
+/* The pack that is being gathered ahead; NULL: none. */
+static const pack *pack_ahead(const wefti_emitter *b) {
+    const int32_t i = wefti_flight_find(b, WEFTI_FLIGHT_PACK, -1);
+    return i < 0 ? NULL : b->flights[i].pack;
 }
 
-static wefti_ahead *find_ahead(wefti_emitter *b, int32_t v) {
-    for (int32_t i = 0; i < b->ahead_count; i++)
-        if (b->ahead[i].value == v) return &b->ahead[i];
-    return NULL;
-}
-
-/* The place of a parameter among the small ones that are gathered ahead, -1: it is none. */
-static int place_ahead(const wefti_emitter *b, int32_t v) {
-    for (int i = 0; i < b->packed_ahead.count; i++)
-        if (b->packed_ahead.values[i] == v) return i;
+/* The place of a parameter in a pack, -1: it is not there. */
+static int place_in(const pack *p, int32_t v) {
+    for (int i = 0; p && i < p->count; i++)
+        if (p->values[i] == v) return i;
     return -1;
-}
-
-static bool under_way(const wefti_emitter *b, int32_t transfer) {
-    for (int32_t i = 0; i < b->ahead_count; i++)
-        if (b->ahead[i].transfer == transfer) return true;
-    return false;
 }
 
 static bool alike(const wefti_emitter *b, int32_t u, int32_t v) {
@@ -248,16 +238,17 @@ static weft_status find_transfer(wefti_emitter *b, int32_t v, int place, int32_t
 /* Posts the gather of one parameter ahead, if a single transfer can do it. */
 static weft_status post(wefti_emitter *b, wefti_section s, int32_t v, int place) {
     int32_t transfer = -1;
-    if (!in_pieces(b, v) || find_ahead(b, v) || place_ahead(b, v) >= 0 ||
-        b->ahead_count == WEFTI_MAX_BUCKET || place >= WEFTI_MAX_BUCKET)
+    if (!in_pieces(b, v) || wefti_flight_find(b, WEFTI_FLIGHT_GATHER, v) >= 0 ||
+        place_in(pack_ahead(b), v) >= 0 || place >= WEFTI_MAX_BUCKET)
         return WEFT_OK;
     WEFT_TRY(find_transfer(b, v, place, &transfer));
-    if (transfer < 0 || under_way(b, transfer)) return WEFT_OK; /* a WAIT ends the oldest post */
-    wefti_ahead *a = &b->ahead[b->ahead_count];
-    *a = (wefti_ahead){.value = v, .transfer = transfer};
-    WEFT_TRY(new_buffer(b, v, &a->buffer));
-    b->ahead_count++;
-    return transfer_step(b, s, WEFTI_STEP_POST, a);
+    if (transfer < 0 || wefti_flight_has(b, transfer)) return WEFT_OK;
+    wefti_flight f = {.use = WEFTI_FLIGHT_GATHER,
+                      .owner = v,
+                      .name = b->root->values[v].name,
+                      .source = b->param_buffer[v]};
+    WEFT_TRY(new_buffer(b, v, &f.destination));
+    return wefti_flight_post(b, s, f, transfer);
 }
 
 /* Whether a call's pass reads an input. Forward passes and fused forward-backward passes read all
@@ -287,7 +278,7 @@ static int list_gathered(const wefti_emitter *b, int32_t k, bool backward,
 
 /* Joins the small parameters of a call, and posts their gather. */
 static weft_status post_packed(wefti_emitter *b, wefti_section s, int32_t k, bool backward) {
-    wefti_ahead_packed *a = &b->packed_ahead;
+    wefti_flight f = {.use = WEFTI_FLIGHT_PACK, .owner = -1};
     int32_t values[WEFTI_MAX_BUCKET], join;
     int small[WEFTI_MAX_BUCKET], count = list_gathered(b, k, backward, values);
     weft_desc whole[WEFTI_MAX_BUCKET];
@@ -295,9 +286,9 @@ static weft_status post_packed(wefti_emitter *b, wefti_section s, int32_t k, boo
     pack *p;
     wefti_draft_step *d;
     find_small(b, values, count, small, &count);
-    if (a->count || count == 0) return WEFT_OK;
+    if (pack_ahead(b) || count == 0) return WEFT_OK;
     for (int i = 0; i < count; i++) {
-        int32_t v = a->values[i] = values[small[i]];
+        int32_t v = values[i] = values[small[i]];
         whole[i] = b->root->values[v].desc;
         from[i] = b->dec->sharding[v].storage;
         to[i] = b->dec->sharding[v].use;
@@ -305,47 +296,48 @@ static weft_status post_packed(wefti_emitter *b, wefti_section s, int32_t k, boo
     WEFT_TRY(
         make_pack(b, count, whole, from, to, wefti_tag(WEFTI_TAG_GATHER, WEFTI_MAX_BUCKET), &p));
     if (p->transfer < 0) return WEFT_OK;
+    memcpy(p->values, values, (size_t)count * sizeof *values);
     WEFT_TRY(pack_routine(b, p, PACK_JOIN, &join));
-    WEFT_TRY(pack_routine(b, p, PACK_DIVIDE, &a->divide));
-    const char *name = b->root->values[a->values[count - 1]].name;
+    WEFT_TRY(pack_routine(b, p, PACK_DIVIDE, &p->divide));
+    const char *name = b->root->values[values[count - 1]].name;
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&p->joined),
-                              wefti_build_name(b, "small pieces up to ", name), &a->joined));
+                              wefti_build_name(b, "small pieces up to ", name), &f.source));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
                                wefti_build_name(b, "small pieces up to ", name),
                                b->p->routines[join]->args, &d));
-    for (int i = 0; i < count; i++) wefti_build_arg(b, d, i, b->param_buffer[a->values[i]], 0);
-    wefti_build_arg(b, d, count, a->joined, 0);
+    for (int i = 0; i < count; i++) wefti_build_arg(b, d, i, b->param_buffer[values[i]], 0);
+    wefti_build_arg(b, d, count, f.source, 0);
     WEFT_TRY(wefti_build_end(b, d, join));
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&p->gathered),
-                              wefti_build_name(b, "small parameters up to ", name), &a->gathered));
-    a->transfer = p->transfer;
-    a->count = count;
-    return wefti_build_transfer(b, s, WEFTI_STEP_POST, NULL, a->transfer, a->joined, a->gathered);
+                              wefti_build_name(b, "small parameters up to ", name),
+                              &f.destination));
+    f.pack = p;
+    return wefti_flight_post(b, s, f, p->transfer);
 }
 
-static weft_status wait_packed(wefti_emitter *b, wefti_section s) {
-    wefti_ahead_packed *a = &b->packed_ahead;
-    return wefti_build_transfer(b, s, WEFTI_STEP_WAIT, NULL, a->transfer, a->joined, a->gathered);
-}
-
-/* Waits for the small parameters of a call, if they are gathered ahead, and divides them. */
-static weft_status take_packed(wefti_emitter *b, wefti_section s, int32_t k, bool backward) {
-    wefti_ahead_packed *a = &b->packed_ahead;
+/* Waits for the small parameters of a call, if they are gathered ahead, and divides them: `buffers`
+ * are theirs. *out NULL: they are not. */
+static weft_status take_packed(wefti_emitter *b, wefti_section s, int32_t k, bool backward,
+                               int32_t *buffers, const pack **out) {
+    const pack *p = pack_ahead(b);
     const weft_node *n = b->dec->calls[k].node;
     wefti_draft_step *d;
     bool here = false;
     for (int i = 0; i < n->inputs; i++)
-        here |= place_ahead(b, n->in[i]) >= 0 && reads(b, &b->dec->calls[k], i, backward);
-    if (!here || b->copies > 1) return WEFT_OK;
-    WEFT_TRY(wait_packed(b, s));
-    for (int i = 0; i < a->count; i++) WEFT_TRY(new_buffer(b, a->values[i], &a->buffers[i]));
+        here |= place_in(p, n->in[i]) >= 0 && reads(b, &b->dec->calls[k], i, backward);
+    *out = here && b->copies <= 1 ? p : NULL;
+    if (!*out) return WEFT_OK;
+    const int32_t at = wefti_flight_find(b, WEFTI_FLIGHT_PACK, -1);
+    const int32_t gathered = b->flights[at].destination;
+    WEFT_TRY(wefti_flight_wait(b, s, at));
+    for (int i = 0; i < p->count; i++) WEFT_TRY(new_buffer(b, p->values[i], &buffers[i]));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
                                wefti_build_name(b, "small parameters up to ",
-                                                b->root->values[a->values[a->count - 1]].name),
-                               b->p->routines[a->divide]->args, &d));
-    wefti_build_arg(b, d, 0, a->gathered, 0);
-    for (int i = 0; i < a->count; i++) wefti_build_arg(b, d, 1 + i, a->buffers[i], 0);
-    return wefti_build_end(b, d, a->divide);
+                                                b->root->values[p->values[p->count - 1]].name),
+                               b->p->routines[p->divide]->args, &d));
+    wefti_build_arg(b, d, 0, gathered, 0);
+    for (int i = 0; i < p->count; i++) wefti_build_arg(b, d, 1 + i, buffers[i], 0);
+    return wefti_build_end(b, d, p->divide);
 }
 
 weft_status wefti_gather_ahead(wefti_emitter *b, wefti_section s, int32_t k, bool backward) {
@@ -414,11 +406,11 @@ static weft_status gather_now(wefti_emitter *b, wefti_section s, const int32_t *
 weft_status wefti_gather_operands(wefti_emitter *b, wefti_section s, int32_t k, bool backward,
                                   int32_t micro, int32_t **out) {
     const weft_node *n = b->dec->calls[k].node;
-    int32_t values[WEFTI_MAX_BUCKET], buffers[WEFTI_MAX_BUCKET];
+    int32_t values[WEFTI_MAX_BUCKET], buffers[WEFTI_MAX_BUCKET], divided[WEFTI_MAX_BUCKET];
     int count = 0;
-    bool taken = false;
+    const pack *taken;
     WEFT_TRY(wefti_new_indices(b->scratch, n->inputs, out));
-    WEFT_TRY(take_packed(b, s, k, backward));
+    WEFT_TRY(take_packed(b, s, k, backward, divided, &taken));
     for (int i = 0; i < n->inputs; i++) {
         int32_t v = n->in[i];
         if (v < 0 || !reads(b, &b->dec->calls[k], i, backward)) continue;
@@ -428,17 +420,15 @@ weft_status wefti_gather_operands(wefti_emitter *b, wefti_section s, int32_t k, 
             (*out)[i] = b->held[i];
             continue;
         }
-        int packed = place_ahead(b, v);
+        const int packed = place_in(taken, v);
         if (packed >= 0) {
-            (*out)[i] = b->packed_ahead.buffers[packed];
-            taken = true;
+            (*out)[i] = divided[packed];
             continue;
         }
-        wefti_ahead *a = find_ahead(b, v);
-        if (a) {
-            WEFT_TRY(transfer_step(b, s, WEFTI_STEP_WAIT, a));
-            (*out)[i] = a->buffer;
-            *a = b->ahead[--b->ahead_count];
+        const int32_t ahead = wefti_flight_find(b, WEFTI_FLIGHT_GATHER, v);
+        if (ahead >= 0) {
+            (*out)[i] = b->flights[ahead].destination;
+            WEFT_TRY(wefti_flight_wait(b, s, ahead));
             continue;
         }
         if (count == WEFTI_MAX_BUCKET) {
@@ -450,7 +440,6 @@ weft_status wefti_gather_operands(wefti_emitter *b, wefti_section s, int32_t k, 
         }
         values[count++] = v;
     }
-    if (taken) b->packed_ahead.count = 0;
     WEFT_TRY(gather_now(b, s, values, count, buffers));
     for (int j = 0; j < n->inputs; j++)
         for (int c = 0; c < count; c++)
@@ -461,9 +450,10 @@ weft_status wefti_gather_operands(wefti_emitter *b, wefti_section s, int32_t k, 
 
 /* Waits for all posted gathers: none is in flight after the end of a section. */
 weft_status wefti_gather_finish(wefti_emitter *b, wefti_section s) {
-    if (b->packed_ahead.count) WEFT_TRY(wait_packed(b, s));
-    b->packed_ahead.count = 0;
-    while (b->ahead_count > 0)
-        WEFT_TRY(transfer_step(b, s, WEFTI_STEP_WAIT, &b->ahead[--b->ahead_count]));
+    for (int32_t i = 0; i < b->flight_count;)
+        if (b->flights[i].use <= WEFTI_FLIGHT_PACK)
+            WEFT_TRY(wefti_flight_wait(b, s, i));
+        else
+            i++;
     return WEFT_OK;
 }

@@ -15,35 +15,31 @@
 
 /* ---- sending and receiving ---- */
 
-static weft_status wait_sends(wefti_emitter *b, int64_t edge, int back, int32_t under_way) {
-    wefti_edge_traffic *t = &b->edges[edge];
-    int32_t channels = b->dec->edges[edge].channels;
-    while (t->posted[back] - t->waited[back] > under_way) {
-        int32_t number = t->waited[back]++, channel = number % channels;
-        WEFT_TRY(wefti_build_transfer(b, WEFTI_SECTION_FIRST, WEFTI_STEP_WAIT, NULL,
-                                      t->transfer[back][channel], t->buffers[back][number], -1));
-    }
+/* Waits until at most `left` sends of an edge are in flight. */
+static weft_status wait_sends(wefti_emitter *b, int64_t edge, int back, int32_t left) {
+    const int32_t owner = wefti_flight_edge(edge, back);
+    for (int32_t i; (i = wefti_flight_over(b, WEFTI_FLIGHT_SEND, owner, left)) >= 0;)
+        WEFT_TRY(wefti_flight_wait(b, WEFTI_SECTION_FIRST, i));
     return WEFT_OK;
 }
 
 static weft_status send(wefti_emitter *b, int64_t edge, int back, int32_t buffer) {
     wefti_edge_traffic *t = &b->edges[edge];
     int32_t channels = b->dec->edges[edge].channels;
+    const wefti_flight f = {.use = WEFTI_FLIGHT_SEND,
+                            .owner = wefti_flight_edge(edge, back),
+                            .source = buffer,
+                            .destination = -1};
     WEFT_TRY(wait_sends(b, edge, back, channels * WEFTI_EDGE_UNDER_WAY - 1));
-    int32_t number = t->posted[back]++;
-    t->buffers[back][number] = buffer;
-    return wefti_build_transfer(b, WEFTI_SECTION_FIRST, WEFTI_STEP_POST, NULL,
-                                t->transfer[back][number % channels], buffer, -1);
+    return wefti_flight_post(b, WEFTI_SECTION_FIRST, f,
+                             t->transfer[back][t->sent[back]++ % channels]);
 }
 
 static weft_status receive(wefti_emitter *b, int64_t edge, int back, int32_t buffer) {
     wefti_edge_traffic *t = &b->edges[edge];
     int32_t channels = b->dec->edges[edge].channels;
     int32_t transfer = t->transfer[back][t->received[back]++ % channels];
-    WEFT_TRY(
-        wefti_build_transfer(b, WEFTI_SECTION_FIRST, WEFTI_STEP_POST, NULL, transfer, -1, buffer));
-    return wefti_build_transfer(b, WEFTI_SECTION_FIRST, WEFTI_STEP_WAIT, NULL, transfer, -1,
-                                buffer);
+    return wefti_flight_now(b, WEFTI_SECTION_FIRST, transfer, -1, buffer);
 }
 
 static weft_status new_buffer(wefti_emitter *b, const char *what, int32_t v, int32_t *out) {

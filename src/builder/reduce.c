@@ -22,6 +22,8 @@
 #include "builder/build.h"
 #include "builder/tags.h"
 
+enum { MOST_CALLS = 16 }; /* in flight */
+
 static const wefti_sharding *sharding_of(const wefti_emitter *b, int32_t v) {
     return &b->dec->sharding[v];
 }
@@ -116,16 +118,15 @@ static int32_t last_wave(const wefti_routine *r, int32_t *out_begin) {
 
 /* The oldest call in flight that must end before a call with `width` transfers is posted; -1: none.
  * An endpoint takes WEFTI_COMM_DEPTH posts, and transfers may share one. Which do depends on the
- * pieces of a rank, so this assumes that all do: the decision must be the same on all ranks. A call
- * that has the endpoints for itself may have any width, since it posts in waves. Reductions,
- * gathers and packed gathers have different tags, so they never share an endpoint. */
-static int32_t in_the_way(const wefti_emitter *b, int32_t width, int32_t bucket) {
+ * pieces of a rank, so this assumes that all of one use do: the decision must be the same on all
+ * ranks. A call that has the endpoints for itself may have any width, since it posts in waves.
+ * Unlike uses have different tags, so they never share an endpoint. */
+static int32_t in_the_way(const wefti_emitter *b, int32_t width, wefti_flight_use use) {
     int32_t oldest = -1;
-    for (int32_t i = 0; i < b->in_flight_count; i++) {
-        int32_t other = b->in_flight[i].bucket;
-        if ((bucket < 0 ? bucket : 0) != (other < 0 ? other : 0)) continue;
+    for (int32_t i = 0; i < b->flight_count; i++) {
+        if (b->flights[i].use != use) continue;
         if (oldest < 0) oldest = i;
-        width += b->in_flight[i].width;
+        width += b->flights[i].width;
     }
     return width > WEFTI_COMM_DEPTH ? oldest : -1;
 }
@@ -133,10 +134,10 @@ static int32_t in_the_way(const wefti_emitter *b, int32_t width, int32_t bucket)
 /* The oldest reduction, if as many buckets are in flight as may be; -1: fewer are. */
 static int32_t oldest_of_all(const wefti_emitter *b, int32_t bucket) {
     int32_t oldest = -1, last = -1, buckets = 0;
-    if (bucket < 0) return -1;
-    for (int32_t i = 0; i < b->in_flight_count; i++) {
-        int32_t other = b->in_flight[i].bucket;
-        if (other < 0 || other == bucket || other == last) continue;
+    for (int32_t i = 0; i < b->flight_count; i++) {
+        int32_t other = b->flights[i].owner;
+        if (b->flights[i].use != WEFTI_FLIGHT_GRADIENTS || other == bucket || other == last)
+            continue;
         if (oldest < 0) oldest = i;
         last = other;
         buckets++;
@@ -144,35 +145,22 @@ static int32_t oldest_of_all(const wefti_emitter *b, int32_t bucket) {
     return buckets < WEFTI_COMM_DEPTH ? -1 : oldest;
 }
 
-/* Emits the second part of call i in flight. */
+/* The oldest call, if more than `left` are in flight; else -1. */
+static int32_t oldest_call(const wefti_emitter *b, int32_t left) {
+    int32_t oldest = -1, count = 0;
+    for (int32_t i = 0; i < b->flight_count; i++)
+        if (wefti_flight_is_call(&b->flights[i]) && count++ == 0) oldest = i;
+    return count > left ? oldest : -1;
+}
+
 static weft_status wait_for(wefti_emitter *b, wefti_section s, int32_t i) {
-    wefti_in_flight x = b->in_flight[i];
-    const wefti_step *first = &x.call.step;
-    wefti_draft_step *d;
-    b->in_flight_count--;
-    memmove(b->in_flight + i, b->in_flight + i + 1,
-            (size_t)(b->in_flight_count - i) * sizeof *b->in_flight);
-    if (first->leaves == 0) return x.last ? wefti_bucket_reduced(b, s, x.bucket) : WEFT_OK;
-    WEFT_TRY(
-        wefti_build_begin(b, s, WEFTI_STEP_CALL, first->phase, first->name, x.call.arg_count, &d));
-    for (int32_t a = 0; a < x.call.arg_count; a++)
-        wefti_build_arg(b, d, a, x.call.args[a].buffer, x.call.args[a].delta);
-    wefti_buffer_use(b, x.call.frame);
-    d->frame = x.call.frame;
-    d->step.routine = first->routine;
-    d->step.stream = first->stream;
-    d->step.micro = first->micro;
-    d->step.from = first->to;
-    d->step.to = first->routine->code_count;
-    d->step.waits = first->leaves;
-    d->step.part = 1;
-    d->step.parts = 2;
-    b->now++;
-    return x.last ? wefti_bucket_reduced(b, s, x.bucket) : WEFT_OK;
+    const wefti_flight f = b->flights[i];
+    WEFT_TRY(wefti_flight_wait(b, s, i));
+    return f.last ? wefti_bucket_reduced(b, s, f.owner) : WEFT_OK;
 }
 
 weft_status wefti_reduce_wait(wefti_emitter *b, wefti_section s, int32_t left) {
-    while (b->in_flight_count > left) WEFT_TRY(wait_for(b, s, 0));
+    for (int32_t i; (i = oldest_call(b, left)) >= 0;) WEFT_TRY(wait_for(b, s, i));
     return WEFT_OK;
 }
 
@@ -187,27 +175,22 @@ static bool is_chain(const wefti_routine *r) {
 }
 
 weft_status wefti_reduce_make_room(wefti_emitter *b, wefti_section s, const wefti_routine *routine,
-                                   int32_t width, int32_t bucket) {
+                                   int32_t width, wefti_flight_use use, int32_t owner) {
     if (is_chain(routine) && width < WEFTI_COMM_DEPTH) width = WEFTI_COMM_DEPTH;
     for (;;) {
-        int32_t i = oldest_of_all(b, bucket);
-        if (i < 0) i = in_the_way(b, width, bucket);
-        if (i < 0 && b->in_flight_count == WEFTI_MOST_IN_FLIGHT) i = 0;
+        int32_t i = use == WEFTI_FLIGHT_GRADIENTS ? oldest_of_all(b, owner) : -1;
+        if (i < 0) i = in_the_way(b, width, use);
+        if (i < 0) i = oldest_call(b, MOST_CALLS - 1);
         if (i < 0) return WEFT_OK;
         WEFT_TRY(wait_for(b, s, i));
     }
 }
 
-weft_status wefti_reduce_leave(wefti_emitter *b, wefti_section s, int32_t width, int32_t bucket) {
-    wefti_draft_step *d = &b->steps[s][b->step_count[s] - 1];
-    int32_t begin, end = last_wave(d->step.routine, &begin);
-    if (end) {
-        d->step.to = end;
-        d->step.leaves = end - begin;
-        d->step.parts = 2;
-    } /* else this rank has nothing to move, but keeps the order of the others */
-    b->in_flight[b->in_flight_count++] = (wefti_in_flight){*d, width, bucket, false};
-    return WEFT_OK;
+weft_status wefti_reduce_leave(wefti_emitter *b, wefti_section s, int32_t width,
+                               wefti_flight_use use, int32_t owner) {
+    const wefti_flight f = {.use = use, .owner = owner, .width = width};
+    int32_t begin, end = last_wave(b->steps[s][b->step_count[s] - 1].step.routine, &begin);
+    return wefti_flight_leave(b, s, f, end, end ? end - begin : 0);
 }
 
 /* ---- reductions ---- */
@@ -217,13 +200,15 @@ weft_status wefti_reduce_leave(wefti_emitter *b, wefti_section s, int32_t width,
 static weft_status reduce_call(wefti_emitter *b, wefti_section s, int32_t bucket, const char *name,
                                int32_t routine, int count, const int32_t *args, bool posts) {
     wefti_draft_step *d;
-    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, b->p->routines[routine], count, bucket));
+    if (posts)
+        WEFT_TRY(wefti_reduce_make_room(b, s, b->p->routines[routine], count,
+                                        WEFTI_FLIGHT_GRADIENTS, bucket));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
                                wefti_build_name(b, "gradients up to ", name),
                                b->p->routines[routine]->args, &d));
     for (int i = 0; i < 2 * count; i++) wefti_build_arg(b, d, i, args[i], 0);
     WEFT_TRY(wefti_build_end(b, d, routine));
-    return posts ? wefti_reduce_leave(b, s, count, bucket) : WEFT_OK;
+    return posts ? wefti_reduce_leave(b, s, count, WEFTI_FLIGHT_GRADIENTS, bucket) : WEFT_OK;
 }
 
 static weft_status reduce_packed(wefti_emitter *b, wefti_section s, int32_t k, bool posts) {
@@ -449,11 +434,11 @@ weft_status wefti_reduce_bucket(wefti_emitter *b, wefti_section s, int32_t k, bo
     for (; at < count; at += WEFTI_MAX_BUCKET)
         WEFT_TRY(reduce_some(b, s, k, values + at,
                              count - at < WEFTI_MAX_BUCKET ? count - at : WEFTI_MAX_BUCKET, posts));
-    if (b->in_flight_count && b->in_flight[b->in_flight_count - 1].bucket == k) {
-        b->in_flight[b->in_flight_count - 1].last = true;
-        return WEFT_OK;
-    }
-    return wefti_bucket_reduced(b, s, k);
+    wefti_flight *newest = b->flight_count ? &b->flights[b->flight_count - 1] : NULL;
+    if (!newest || newest->use != WEFTI_FLIGHT_GRADIENTS || newest->owner != k)
+        return wefti_bucket_reduced(b, s, k);
+    newest->last = true;
+    return WEFT_OK;
 }
 
 /* ---- while backward passes are built ---- */

@@ -85,10 +85,8 @@ static weft_status stage_transfer(wefti_emitter *b, int32_t v, int32_t sender_st
 static weft_status edge_transfers(wefti_emitter *b, int64_t edge) {
     const wefti_edge *x = &b->dec->edges[edge];
     wefti_edge_traffic *t = &b->edges[edge];
-    for (int d = 0; d < 2; d++) {
-        WEFT_TRY(wefti_new_indices(b->scratch, b->dec->micros, &t->buffers[d]));
+    for (int d = 0; d < 2; d++)
         WEFT_TRY(wefti_new_indices(b->scratch, x->channels, &t->transfer[d]));
-    }
     for (int32_t channel = 0; channel < x->channels; channel++) {
         WEFT_TRY(stage_transfer(b, x->value, x->from_stage, x->to_stage,
                                 wefti_edge_number(x->value, x->to_stage, channel, false), false,
@@ -193,8 +191,7 @@ weft_status wefti_pipeline_tie(wefti_emitter *b, wefti_section s, int32_t value,
     WEFT_TRY(wefti_partition_add(b->part, kept, &index));
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
                               wefti_build_name(b, "gradient over stages of ", t.name), &sum));
-    WEFT_TRY(wefti_build_transfer(b, s, WEFTI_STEP_POST, NULL, index, gives ? *gradient : -1, sum));
-    WEFT_TRY(wefti_build_transfer(b, s, WEFTI_STEP_WAIT, NULL, index, gives ? *gradient : -1, sum));
+    WEFT_TRY(wefti_flight_now(b, s, index, gives ? *gradient : -1, sum));
     *gradient = sum;
     return WEFT_OK;
 }

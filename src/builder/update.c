@@ -178,10 +178,11 @@ static weft_status gather_some(wefti_emitter *b, wefti_section s, const int32_t 
     if (!packed)
         WEFT_TRY(wefti_build_reshard(b, n, whole, from, to, false, wefti_tag(WEFTI_TAG_BUCKET, 1),
                                      &routine));
-    const int32_t width = packed ? 1 : n, kind = packed ? WEFTI_PACKED_GATHER : WEFTI_GATHERS;
+    const int32_t width = packed ? 1 : n;
+    const wefti_flight_use use = packed ? WEFTI_FLIGHT_PACKED_PARAMETERS : WEFTI_FLIGHT_PARAMETERS;
     for (int i = 0; i < n && b->spec->optimizer->recovery; i++)
         WEFT_TRY(cut_piece(b, s, which[i])); /* once more, since the update has pasted it */
-    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, b->p->routines[routine], width, kind));
+    if (posts) WEFT_TRY(wefti_reduce_make_room(b, s, b->p->routines[routine], width, use, -1));
     WEFT_TRY(wefti_build_begin(
         b, s, WEFTI_STEP_CALL, WEFTI_UPDATE,
         wefti_build_name(b, "parameters up to ", b->root->values[which[n - 1]].name),
@@ -193,7 +194,7 @@ static weft_status gather_some(wefti_emitter *b, wefti_section s, const int32_t 
         wefti_build_arg(b, d, n + i, b->param_buffer[which[i]], 0);
     }
     WEFT_TRY(wefti_build_end(b, d, routine));
-    return posts ? wefti_reduce_leave(b, s, width, kind) : WEFT_OK;
+    return posts ? wefti_reduce_leave(b, s, width, use, -1) : WEFT_OK;
 }
 
 /* Small parameters that the same axes divide share a message. */

@@ -133,33 +133,22 @@ static weft_status pack(wefti_emitter *b, const wefti_buddy_items *list, int32_t
     return WEFT_OK;
 }
 
-/* A message under way. transfer -1: none. */
-typedef struct flight {
-    int32_t transfer, source, destination;
-} flight;
-
 static weft_status post(wefti_emitter *b, const wefti_buddy_items *list, int32_t message,
-                        bool sends, bool takes, flight *out) {
+                        bool sends, bool takes) {
     wefti_buddy *x = b->buddy;
-    *out = (flight){-1, -1, -1};
+    wefti_flight f = {.use = WEFTI_FLIGHT_BUDDY, .owner = message, .source = -1, .destination = -1};
+    int32_t transfer;
     if (message >= list->messages) return WEFT_OK;
-    WEFT_TRY(add_transfer(b, list, message, sends ? b->p->rank : x->ward, &out->transfer));
-    if (sends) WEFT_TRY(pack(b, list, message, &out->source));
+    WEFT_TRY(add_transfer(b, list, message, sends ? b->p->rank : x->ward, &transfer));
+    if (sends) WEFT_TRY(pack(b, list, message, &f.source));
     if (takes) {
         const weft_desc *whole = &b->root->values[list->items[list->first[message]].value].desc;
         const int64_t bytes = elems_of(b, list, message, list->count, x->ward) *
                               (int64_t)weft_dtype_bytes(whole->dtype);
-        if (bytes) WEFT_TRY(wefti_buffer_add(b, bytes, "gradients of the ward", &out->destination));
-        x->received[message] = out->destination;
+        if (bytes) WEFT_TRY(wefti_buffer_add(b, bytes, "gradients of the ward", &f.destination));
+        x->received[message] = f.destination;
     }
-    return wefti_build_transfer(b, WEFTI_SECTION_NORM, WEFTI_STEP_POST, NULL, out->transfer,
-                                out->source, out->destination);
-}
-
-static weft_status wait(wefti_emitter *b, const flight *f) {
-    if (f->transfer < 0) return WEFT_OK;
-    return wefti_build_transfer(b, WEFTI_SECTION_NORM, WEFTI_STEP_WAIT, NULL, f->transfer,
-                                f->source, f->destination);
+    return wefti_flight_post(b, WEFTI_SECTION_NORM, f, transfer);
 }
 
 /* Each device posts message i in both directions before it waits for an earlier one, so no two wait
@@ -172,16 +161,11 @@ weft_status wefti_buddy_exchange(wefti_emitter *b) {
     note_reads(b, &x->wards);
     const bool axis = x->pairs.axis >= 0;
     const int32_t count = x->own.messages > x->wards.messages ? x->own.messages : x->wards.messages;
-    flight *under_way;
-    WEFT_TRY(wefti_new_array(b->scratch, 2 * (int64_t)count, sizeof *under_way, &under_way));
     for (int32_t i = 0; i < count + MOST_UNDER_WAY; i++) {
-        if (i < count) {
-            WEFT_TRY(post(b, &x->own, i, true, axis, &under_way[2 * i]));
-            under_way[2 * i + 1].transfer = -1;
-            if (!axis) WEFT_TRY(post(b, &x->wards, i, false, true, &under_way[2 * i + 1]));
-        }
-        for (int k = 0; k < 2 && i >= MOST_UNDER_WAY; k++)
-            WEFT_TRY(wait(b, &under_way[2 * (i - MOST_UNDER_WAY) + k]));
+        WEFT_TRY(post(b, &x->own, i, true, axis));
+        if (!axis) WEFT_TRY(post(b, &x->wards, i, false, true));
+        for (int32_t k; (k = wefti_flight_find(b, WEFTI_FLIGHT_BUDDY, i - MOST_UNDER_WAY)) >= 0;)
+            WEFT_TRY(wefti_flight_wait(b, WEFTI_SECTION_NORM, k));
     }
     return WEFT_OK;
 }
