@@ -1,13 +1,13 @@
 /* The executor: runs the steps of a section on a device's arenas. */
 #include <math.h>
-#include <stddef.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/text.h"
 #include "exec/rank_device.h"
+#include "exec/routine_run.h"
 
-/* ---- instructions ---- */
+/* ---- operands ---- */
 
 wefti_location wefti_operand_location(const wefti_rank_device *d, const wefti_step *step,
                                       wefti_ref ref) {
@@ -20,73 +20,6 @@ static weft_status copy(wefti_rank_device *d, wefti_location to, wefti_location 
                         int64_t bytes) {
     return wefti_stream_copy(d->stream, wefti_rank_device_at(d, to), wefti_location_space(to),
                              wefti_rank_device_at(d, from), wefti_location_space(from), bytes);
-}
-
-static weft_status run_move(wefti_rank_device *d, const wefti_step *step,
-                            const wefti_instruction *x) {
-    const wefti_location to = wefti_operand_location(d, step, x->out[0]),
-                         from = wefti_operand_location(d, step, x->in[0]);
-    wefti_rank_device_observe(d, to, x->bytes);
-    if (x->add)
-        return wefti_stream_add(d->stream, x->dtype, wefti_rank_device_at(d, to),
-                                wefti_rank_device_at(d, from),
-                                x->bytes / (int64_t)weft_dtype_bytes(x->dtype));
-    return x->bytes ? copy(d, to, from, x->bytes) : WEFT_OK;
-}
-
-/* The memory operands of one kernel call. */
-typedef struct operands {
-    const void *in[WEFTI_MAX_IN];
-    void *out[WEFTI_MAX_OUT];
-    void *workspace; /* NULL: none */
-} operands;
-
-/* Lists all memory that a kernel may touch. */
-static int ranges_of(const wefti_instruction *x, const operands *o,
-                     wefti_byte_range out[WEFTI_MAX_IN + WEFTI_MAX_OUT + 1]) {
-    const weft_node *n = x->node;
-    int count = 0;
-    for (int i = 0; i < n->inputs; i++)
-        if (o->in[i]) out[count++] = (wefti_byte_range){o->in[i], weft_desc_bytes(wefti_in(n, i))};
-    for (int i = 0; i < n->outputs; i++)
-        if (o->out[i])
-            out[count++] = (wefti_byte_range){o->out[i], weft_desc_bytes(wefti_out(n, i))};
-    if (o->workspace) out[count++] = (wefti_byte_range){o->workspace, x->kernel->workspace_bytes};
-    return count;
-}
-
-static weft_status launch(wefti_rank_device *d, const wefti_run *run, const wefti_instruction *x,
-                          operands *o) {
-    /* kernels add offsets to the workspace's address, even if the offset is 0 */
-    max_align_t nothing;
-    void *workspace = o->workspace ? o->workspace : (void *)&nothing;
-    if (!wefti_stream_exposes(d->stream))
-        return x->kernel->run(x->kernel, run, o->in, o->out, workspace);
-    wefti_byte_range ranges[WEFTI_MAX_IN + WEFTI_MAX_OUT + 1];
-    int count = ranges_of(x, o, ranges);
-    WEFT_TRY(wefti_stream_expose(d->stream, ranges, count));
-    weft_status status = x->kernel->run(x->kernel, run, o->in, o->out, workspace);
-    wefti_stream_conceal(d->stream, ranges, count);
-    return status;
-}
-
-/* An operand's memory. `writes`: counts its bytes as used. */
-static void *operand_at(wefti_rank_device *d, const wefti_step *step, wefti_ref ref, bool writes,
-                        int64_t bytes) {
-    const wefti_location at = wefti_operand_location(d, step, ref);
-    if (writes && wefti_location_exists(at)) wefti_rank_device_observe(d, at, bytes);
-    return wefti_rank_device_at(d, at);
-}
-
-static weft_status run_kernel(wefti_rank_device *d, const wefti_step *step, const wefti_run *run,
-                              const wefti_instruction *x) {
-    operands o;
-    const weft_node *n = x->node;
-    for (int i = 0; i < n->inputs; i++) o.in[i] = operand_at(d, step, x->in[i], false, 0);
-    for (int i = 0; i < n->outputs; i++)
-        o.out[i] = operand_at(d, step, x->out[i], true, weft_desc_bytes(wefti_out(n, i)));
-    o.workspace = operand_at(d, step, x->workspace, true, x->kernel->workspace_bytes);
-    return launch(d, run, x, &o);
 }
 
 /* Fails if elements [first, first + count) of output `o` of an instruction, which lie at `data`,
@@ -147,35 +80,6 @@ static weft_status check_finite(const wefti_rank_device *d, const wefti_step *st
 
 /* ---- steps ---- */
 
-/* `entry`: of the instruction in the device's profile; -1: it is not measured. */
-static weft_status run_instruction(wefti_rank_device *d, const wefti_step *step,
-                                   const wefti_run *run, const wefti_instruction *x,
-                                   int32_t entry) {
-    wefti_profile_moment begin = {0};
-    if (entry >= 0)
-        begin = wefti_profile_now(d->profile);
-    else if (d->trace)
-        begin.ns = wefti_now_ns();
-    if (!x->node) {
-        WEFT_TRY(run_move(d, step, x));
-    } else {
-        weft_status status = run_kernel(d, step, run, x);
-        if (status < 0)
-            return wefti_prefix(status, "cell '%s', %s%s%s", step->name, x->node->op->name,
-                                x->node->scope && *x->node->scope ? " in " : "",
-                                x->node->scope ? x->node->scope : "");
-    }
-    if (entry >= 0) wefti_profile_add(d->profile, entry, begin);
-    if (d->trace)
-        wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_KERNELS,
-                          x->node  ? x->node->op->name
-                          : x->add ? "add"
-                                   : "copy",
-                          x->node ? x->kernel->label : "move", begin.ns, wefti_now_ns(),
-                          x->cost.flops, x->cost.bytes);
-    return WEFT_OK;
-}
-
 /* A non-finite value was found. If other ranks go on, this section goes on too and fails at its
  * end. */
 static weft_status found(wefti_rank_device *d, const wefti_binding *b, const wefti_step *step,
@@ -191,28 +95,71 @@ static weft_status found(wefti_rank_device *d, const wefti_binding *b, const wef
     return WEFT_OK;
 }
 
+/* A call that is running. */
+typedef struct running {
+    wefti_rank_device *d;
+    wefti_binding *b;
+    const wefti_step *step;
+    const wefti_exec_options *options;
+    int32_t entry; /* of the routine's first instruction in the profile; -1: not measured */
+    wefti_profile_moment begin; /* of the instruction */
+} running;
+
+static wefti_operand operand_at(void *context, wefti_ref ref, int64_t written) {
+    const running *c = context;
+    const wefti_location at = wefti_operand_location(c->d, c->step, ref);
+    if (!wefti_location_exists(at)) return (wefti_operand){NULL, WEFTI_SPACE_HOST};
+    if (written) wefti_rank_device_observe(c->d, at, written);
+    return (wefti_operand){wefti_rank_device_at(c->d, at), wefti_location_space(at)};
+}
+
+static void instruction_begins(void *context, const wefti_instruction *x) {
+    running *c = context;
+    (void)x;
+    if (c->entry >= 0)
+        c->begin = wefti_profile_now(c->d->profile);
+    else if (c->d->trace)
+        c->begin.ns = wefti_now_ns();
+}
+
+static weft_status instruction_ended(void *context, const wefti_instruction *x) {
+    const running *c = context;
+    wefti_rank_device *d = c->d;
+    if (c->entry >= 0)
+        wefti_profile_add(d->profile, c->entry + (int32_t)(x - c->step->routine->code), c->begin);
+    if (d->trace)
+        wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_KERNELS,
+                          x->node  ? x->node->op->name
+                          : x->add ? "add"
+                                   : "copy",
+                          x->node ? x->kernel->label : "move", c->begin.ns, wefti_now_ns(),
+                          x->cost.flops, x->cost.bytes);
+    if (!c->options->check_finite || d->finding) return WEFT_OK;
+    return found(d, c->b, c->step, check_finite(d, c->step, x), c->options);
+}
+
 static weft_status run_call(wefti_rank_device *d, const wefti_program *p, wefti_binding *b,
                             const wefti_step *step, const wefti_exec_options *options) {
     static const char *const phases[] = {"forward", "backward", "update", "other"};
-    const wefti_routine *r = step->routine;
     wefti_run run = {d->pool, options->random, d->stream};
     run.random.call_stream = step->stream;
     run.random.samples = p->samples;
     if (options->rows) run.random.row_offset = options->rows[d->micro];
     int64_t start = d->trace ? wefti_now_ns() : 0;
-    const bool measures = wefti_profile_is_of(d->profile, p);
-    const int32_t entry = measures ? wefti_profile_routine(d->profile, d->section, d->at.step) : -1;
+    running c = {d, b, step, options, .entry = -1};
+    if (wefti_profile_is_of(d->profile, p))
+        c.entry = wefti_profile_routine(d->profile, d->section, d->at.step);
+    wefti_routine_call call = {step->routine, step->name, &run, operand_at, .context = &c};
+    if (c.entry >= 0 || d->trace || options->check_finite) {
+        call.begins = instruction_begins;
+        call.ended = instruction_ended;
+    }
     weft_status status = wefti_finish_part(d, b, step);
     for (int32_t k = step->from; k < step->to && status >= 0;) {
-        const wefti_instruction *x = &r->code[k];
-        if (x->transfer >= 0) {
+        if (step->routine->code[k].transfer >= 0)
             status = wefti_run_transfers(d, b, step, k, &k);
-            continue;
-        }
-        WEFT_TRY(run_instruction(d, step, &run, x, measures ? entry + k : -1));
-        k++;
-        if (options->check_finite && !d->finding)
-            WEFT_TRY(found(d, b, step, check_finite(d, step, x), options));
+        else
+            WEFT_TRY(wefti_routine_run(&call, &k, step->to));
     }
     if (status < 0) return wefti_prefix(status, "cell '%s'", step->name);
     if (d->trace)
