@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
         for (int k = 0; k < runs; k++) {
             const wefti_program_spec spec = {
                 .graph = graph,
-                .backends = wefti_builtin_backends(),
+                .kind = wefti_kind_of(0),
                 .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = dry},
                 .optimizer = wefti_optimizer_plan_of(optimizer),
                 .microbatches = MICROBATCHES,

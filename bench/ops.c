@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "../tests/ops/harness.h"
-#include "backend/backend.h"
+#include "backend/kinds.h"
 
 typedef struct line {
     const char *op;
@@ -133,10 +133,8 @@ static void fill(const operand *o, uint64_t stream_, void *out) {
 /* Chooses the backend once, as sessions do. */
 static wefti_bf16_compute bf16_of_products(void) {
     static wefti_bf16_compute chosen = WEFTI_BF16_AUTO;
-    for (const wefti_backend *const *b = wefti_builtin_backends(); *b && chosen == WEFTI_BF16_AUTO;
-         b++)
-        if ((*b)->choose_bf16) chosen = (*b)->choose_bf16(*b);
-    return chosen == WEFTI_BF16_AUTO ? WEFTI_BF16_AS_F32 : chosen;
+    if (chosen == WEFTI_BF16_AUTO) chosen = wefti_kind_choose_bf16(wefti_kind_of(0));
+    return chosen;
 }
 
 static measured measure(const line *l) {
@@ -147,7 +145,7 @@ static measured measure(const line *l) {
     const weft_node *n = &g->root->nodes[0];
     wefti_prepare options = {.threads = threads, .bf16 = bf16_of_products()};
     wefti_kernel *k = NULL;
-    for (const wefti_backend *const *b = wefti_builtin_backends(); *b && !k; b++)
+    for (const wefti_backend *const *b = wefti_kind_backends(wefti_kind_of(0)); *b && !k; b++)
         if ((*b)->prepare(*b, n, &options, &k) < 0) k = NULL;
     if (!k) stop(l->op);
     void *in[WEFTI_MAX_IN] = {0}, *out[WEFTI_MAX_OUT] = {0},

@@ -2,8 +2,8 @@
  * times.
  *
  * Backends are asked in order. If a backend does not take a node, `prepare` returns WEFT_E_NO_IMPL;
- * this is cheap and not an error. The reference backend is last and takes every op. No kernel
- * allocates memory when it runs: workspaces are planned ahead. */
+ * this is cheap and not an error. Which backends there are follows from the kind of the device
+ * (backend/kinds.h). No kernel allocates memory when it runs: workspaces are planned ahead. */
 #ifndef WEFTI_BACKEND_H
 #define WEFTI_BACKEND_H
 
@@ -40,6 +40,8 @@ struct wefti_kernel {
     int in_place;
 };
 
+typedef struct wefti_backend wefti_backend;
+
 /* The arithmetic of bf16 products on this processor. It is chosen by measurement and kept in
  * checkpoints. */
 typedef enum wefti_bf16_compute {
@@ -59,6 +61,7 @@ typedef struct wefti_prepare {
     /* Of a dry kernel: the sizes are those on a processor with AVX-512, whatever this one has. So a
      * plan does not depend on the processor that looks for it. */
     bool anywhere;
+    const wefti_backend *const *behind; /* the backends that would be asked next; ends with NULL */
 } wefti_prepare;
 
 /* For plans of machines that need not be this one. */
@@ -74,7 +77,6 @@ typedef struct wefti_estimate {
     const char *label; /* static storage */
 } wefti_estimate;
 
-typedef struct wefti_backend wefti_backend;
 struct wefti_backend {
     const char *name;
     weft_status (*prepare)(const wefti_backend *backend, const weft_node *node,
@@ -89,21 +91,11 @@ struct wefti_backend {
     bool (*has_bf16)(const wefti_backend *backend);
 };
 
-/* The backends in order of preference, ending with the reference backend.
- * WEFT_BACKEND=reference in the environment leaves only the reference backend. */
-const wefti_backend *const *wefti_builtin_backends(void); /* NULL-terminated */
-/* WEFT_E_ARG if WEFT_BACKEND or WEFT_ISA in the environment has a value that names nothing. */
-weft_status wefti_builtin_check(void) WEFT_CHECKED;
-/* The kernel form that runs here, from the first backend that has several forms. */
-const char *wefti_builtin_variant(wefti_bf16_compute bf16);
-bool wefti_builtin_has_bf16(void); /* likewise */
-/* From the first backend that has bf16 arithmetic: AS_F32 or NATIVE. */
-wefti_bf16_compute wefti_builtin_choose_bf16(void);
-
 /* Runs every op by its reference kernel: operands are converted to double and results are rounded
  * once. */
 extern const wefti_backend wefti_backend_reference;
-/* Takes products with operands in 8 bits only (wefti_node_is_f8), and only in dry builds. */
+/* Takes products with operands in 8 bits only (wefti_node_is_f8), and only in dry builds. The
+ * backends behind it in the list estimate them. */
 extern const wefti_backend wefti_backend_narrow;
 
 /* Estimates a node without making a kernel that can run. Returns the status that `prepare` returns

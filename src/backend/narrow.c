@@ -12,10 +12,9 @@ static int64_t copy_bytes(const weft_desc *of) {
     return (weft_desc_elems(of) + 63) / 64 * 64;
 }
 
-static weft_status estimate(const wefti_backend *self, const weft_node *node,
-                            const wefti_prepare *options, wefti_estimate *out) {
-    for (const wefti_backend *const *b = wefti_builtin_backends(); *b; b++) {
-        if (*b == self) continue;
+static weft_status estimate(const weft_node *node, const wefti_prepare *options,
+                            wefti_estimate *out) {
+    for (const wefti_backend *const *b = options->behind; b && *b; b++) {
         const weft_status status = wefti_backend_estimate(*b, node, options, out);
         if (status != WEFT_E_NO_IMPL) return status;
     }
@@ -25,11 +24,12 @@ static weft_status estimate(const wefti_backend *self, const weft_node *node,
 static weft_status prepare(const wefti_backend *backend, const weft_node *node,
                            const wefti_prepare *options, wefti_kernel **out) {
     wefti_estimate own;
+    (void)backend;
     if (!wefti_node_is_f8(node)) return WEFT_E_NO_IMPL;
     WEFT_REQUIRE(options->dry, WEFT_E_ARG,
                  "products in f8 (train.products) are for predictions, such as weft plan and weft "
                  "simulate; to train, set train.products=auto");
-    const weft_status status = estimate(backend, node, options, &own);
+    const weft_status status = estimate(node, options, &own);
     if (status < 0) return status;
     wefti_kernel *k;
     WEFT_NEW(k, wefti_kernel);

@@ -444,6 +444,7 @@ static weft_status emit_program(wefti_decisions *dec, wefti_program **out) {
                        .scalars = -1,
                        .one = -1,
                        .norms = -1};
+    p->kind = dec->spec->kind;
     p->holder = p->ward = p->gather_from = -1;
     weft_status status = emit(&b);
     finish(&b);
@@ -466,7 +467,7 @@ static weft_status build(const wefti_program_spec *spec, wefti_program **out) {
 weft_status wefti_program_build(const wefti_program_spec *spec, wefti_program **out) {
     WEFT_REQUIRE(spec->microbatches >= 1, WEFT_E_ARG, "a step has at least 1 microbatch, not %d",
                  spec->microbatches);
-    WEFT_TRY(wefti_builtin_check());
+    WEFT_TRY(wefti_kind_check(spec->kind));
     WEFT_TRY(build(spec, out));
     if (*out) return WEFT_OK;
     wefti_program_spec whole = *spec;

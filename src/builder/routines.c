@@ -43,7 +43,7 @@ weft_status wefti_build_compile(wefti_emitter *b, const wefti_routine_key *key,
     int64_t count = p->routine_count;
     if (b->part) wefti_partition_use(b->part, key->body);
     spec->prepare = b->spec->prepare;
-    spec->backends = b->spec->backends;
+    spec->backends = wefti_kind_backends(b->spec->kind);
     WEFT_TRY(WEFT_GROW(p->routines, count, b->routine_cap));
     WEFT_TRY(wefti_routine_compile(spec, &p->routines[count]));
     p->routines[count]->unfused = key->body;

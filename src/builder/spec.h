@@ -39,8 +39,8 @@ typedef struct wefti_observer {
 } wefti_observer;
 
 typedef struct wefti_program_spec {
-    const weft_graph *graph; /* wrapped (wefti_graph_wrap); outlives the program, unchanged */
-    const wefti_backend *const *backends;
+    const weft_graph *graph;       /* wrapped (wefti_graph_wrap); outlives the program, unchanged */
+    const wefti_device_kind *kind; /* of the rank's device */
     wefti_prepare prepare;
     const wefti_optimizer_plan *optimizer; /* NULL: forward only */
     int32_t microbatches;                  /* >= 1 */

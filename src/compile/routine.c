@@ -51,6 +51,7 @@ static weft_status prepare_node(wefti_compiler *c, const weft_node *n, uint32_t 
     if (communicates(n)) return accumulate ? WEFT_E_NO_IMPL : WEFT_OK;
     options.accumulate = accumulate;
     for (const wefti_backend *const *b = c->spec->backends; *b; b++) {
+        options.behind = b + 1;
         weft_status status = ask_backend(*b, n, &options, x, in_place);
         if (status != WEFT_E_NO_IMPL) {
             if (status < 0) return wefti_prefix(status, "%s", n->op->name);

@@ -3,7 +3,7 @@
 #ifndef WEFTI_ROUTINE_H
 #define WEFTI_ROUTINE_H
 
-#include "backend/backend.h"
+#include "backend/kinds.h"
 #include "graph/graph.h"
 
 /* The place of an operand, in the space of what contains it. arg >= 0: offset into that argument;

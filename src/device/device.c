@@ -9,23 +9,38 @@
 static const wefti_device_table *const tables[] = {&wefti_device_host, &wefti_device_fenced};
 enum { TABLES = sizeof tables / sizeof *tables };
 
-static weft_status refuse(const char *name) {
+static weft_status refuse(const char *name, int length) {
     char all[128] = "";
     size_t at = 0;
     for (size_t i = 0; i < TABLES && at < sizeof all; i++)
         at += (size_t)snprintf(all + at, sizeof all - at, "%s%s", i ? ", " : "", tables[i]->name);
-    WEFT_FAIL(WEFT_E_ARG, "WEFT_DEVICE is '%.64s'; this build has these devices: %s", name, all);
+    WEFT_FAIL(WEFT_E_ARG, "WEFT_DEVICE has '%.*s'; this build has these devices: %s",
+              length < 64 ? length : 64, name, all);
 }
 
-weft_status wefti_device_choose(const wefti_device_table **out) {
-    const char *name = getenv("WEFT_DEVICE");
-    if (!name || !*name) name = wefti_device_host.name;
+static const wefti_device_table *table_of(const char *name, size_t length) {
     for (size_t i = 0; i < TABLES; i++)
-        if (!strcmp(tables[i]->name, name)) {
-            *out = tables[i];
-            return WEFT_OK;
-        }
-    return refuse(name);
+        if (strlen(tables[i]->name) == length && !memcmp(tables[i]->name, name, length))
+            return tables[i];
+    return NULL;
+}
+
+/* All names are checked, whatever the rank. */
+weft_status wefti_device_choose(int32_t rank, const wefti_device_table **out) {
+    const char *names = getenv("WEFT_DEVICE");
+    const wefti_device_table *chosen = NULL;
+    if (!names || !*names) names = wefti_device_host.name;
+    int32_t count = 1;
+    for (const char *c = names; *c; c++) count += *c == ',';
+    for (int32_t i = 0; i < count; i++) {
+        const size_t length = strcspn(names, ",");
+        const wefti_device_table *table = table_of(names, length);
+        if (!table) return refuse(names, (int)length);
+        if (i == rank % count) chosen = table;
+        names += length + (i + 1 < count);
+    }
+    *out = chosen;
+    return WEFT_OK;
 }
 
 weft_status wefti_device_open(const wefti_device_table *table, wefti_device **out) {

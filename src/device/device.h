@@ -9,7 +9,9 @@
  * A direct device, such as `host`, has memory that the host may touch at any time. Its calls return
  * only when their work is done. Mapping costs nothing: the mapping is the memory itself.
  *
- * WEFT_DEVICE in the environment names the device: `host` (the default) or `fenced`. */
+ * WEFT_DEVICE in the environment names the kind of each rank's device: `host` (the default) or
+ * `fenced`. A list, such as `host,fenced`, gives rank r its name number r, and begins again after
+ * the last name. */
 #ifndef WEFTI_DEVICE_H
 #define WEFTI_DEVICE_H
 
@@ -99,8 +101,9 @@ struct wefti_event {
 
 extern const wefti_device_table wefti_device_host, wefti_device_fenced;
 
-/* The table that WEFT_DEVICE names; WEFT_E_ARG if no device has that name. */
-weft_status wefti_device_choose(const wefti_device_table **out) WEFT_CHECKED;
+/* The table that WEFT_DEVICE names for a rank; WEFT_E_ARG if it has a name of no device. Opens
+ * nothing. */
+weft_status wefti_device_choose(int32_t rank, const wefti_device_table **out) WEFT_CHECKED;
 weft_status wefti_device_open(const wefti_device_table *table, wefti_device **out) WEFT_CHECKED;
 /* Call it after all memory and streams of the device are released. NULL is legal. */
 void wefti_device_close(wefti_device *device);

@@ -263,6 +263,9 @@ weft_status wefti_rank_device_run(wefti_rank_device *d, const wefti_program *p,
             WEFT_REQUIRE(need.of[s][t] <= d->arenas[s][t].bytes, WEFT_E_BUG,
                          "the arena of term %d in space %d has %lld bytes, the program needs %lld",
                          t, s, (long long)d->arenas[s][t].bytes, (long long)need.of[s][t]);
+    WEFT_REQUIRE(!p->kind || p->kind == d->kind, WEFT_E_BUG,
+                 "the program is for a device of kind %s, rank %d has one of kind %s",
+                 p->kind->table->name, (int)d->rank, d->kind->table->name);
     wefti_binding *b = binding_of(d, p);
     if (b) wefti_forget_posts(d, b); /* a failed section can leave posts */
     d->options = options;

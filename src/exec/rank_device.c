@@ -86,10 +86,9 @@ void wefti_rank_device_forget(wefti_rank_device *d, const wefti_program *program
 /* ---- life ---- */
 
 static weft_status start(wefti_rank_device *d, int threads, wefti_footprint need) {
-    const wefti_device_table *table;
     WEFT_TRY(wefti_pool_create(threads, &d->pool));
-    WEFT_TRY(wefti_device_choose(&table));
-    WEFT_TRY(wefti_device_open(table, &d->device));
+    d->kind = wefti_kind_of(d->rank);
+    WEFT_TRY(wefti_device_open(d->kind->table, &d->device));
     WEFT_TRY(wefti_stream_create(d->device, d->pool, &d->stream));
     WEFT_TRY(wefti_stream_create(d->device, d->pool, &d->transfers));
     WEFT_TRY(wefti_stream_create(d->device, d->pool, &d->copies));

@@ -27,6 +27,7 @@ struct wefti_rank_device {
     wefti_pool *pool;
     wefti_comm *comm;
     int32_t rank;
+    const wefti_device_kind *kind;
     wefti_device *device;
     wefti_stream *stream;     /* runs kernels and copies */
     wefti_stream *transfers;  /* a posted transfer begins behind the work of this stream */

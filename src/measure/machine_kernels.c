@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/backend.h"
+#include "backend/kinds.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "compile/routine.h"
@@ -68,12 +68,13 @@ static weft_status place(bench_kernel *k) {
 }
 
 static weft_status compile(const wefti_measuring *m, bench_kernel *k) {
-    WEFT_TRY(wefti_builtin_check());
+    const wefti_device_kind *kind = wefti_kind_of(weft_world_rank(m->world));
+    WEFT_TRY(wefti_kind_check(kind));
     WEFT_TRY(weft_graph_status(k->graph));
     const wefti_routine_spec spec = {
         .body = k->graph->cells[0],
-        .prepare = {.threads = m->threads, .bf16 = wefti_builtin_choose_bf16()},
-        .backends = wefti_builtin_backends()};
+        .prepare = {.threads = m->threads, .bf16 = wefti_kind_choose_bf16(kind)},
+        .backends = wefti_kind_backends(kind)};
     WEFT_TRY(wefti_routine_compile(&spec, &k->routine));
     WEFT_REQUIRE(k->routine->code_count == 1 && k->routine->code[0].kernel, WEFT_E_BUG,
                  "a cell of one op has %d instructions", k->routine->code_count);

@@ -110,7 +110,7 @@ static weft_status measure_copies(const wefti_measuring *m, copying *c) {
 
 static weft_status open_copies(const wefti_measuring *m, copying *c) {
     const wefti_device_table *table;
-    WEFT_TRY(wefti_device_choose(&table));
+    WEFT_TRY(wefti_device_choose(weft_world_rank(m->world), &table));
     WEFT_TRY(wefti_device_open(table, &c->device));
     WEFT_TRY(wefti_stream_create(c->device, m->pool, &c->stream));
     for (int space = 0; space < WEFTI_SPACES; space++) {

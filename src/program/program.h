@@ -165,7 +165,8 @@ typedef struct wefti_program {
     weft_graph *graph;  /* derived from the model's graph; the bodies that the build made belong
                            to it */
     int32_t rank;       /* of the world */
-    wefti_mesh mesh;    /* the mesh of this device's stage; one device without a plan */
+    const wefti_device_kind *kind; /* of the device that runs it */
+    wefti_mesh mesh;               /* the mesh of this device's stage; one device without a plan */
     wefti_partition *partition; /* owns the local bodies and the transfers to which they refer; NULL
                                    without a plan */
     bool all_microbatches;      /* FIRST runs all microbatches of a step: a pipeline, or interleaved

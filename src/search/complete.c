@@ -297,7 +297,7 @@ static weft_status observe_stage(const wefti_completion *what, collector *c, int
     const wefti_observer observer = {c, decided, placed, assigned};
     const wefti_program_spec spec = {
         .graph = what->graph,
-        .backends = wefti_builtin_backends(),
+        .kind = wefti_kind_of(wefti_plan_mesh(what->plan, stage).first),
         .prepare = wefti_prepare_anywhere(),
         .optimizer = what->optimizer,
         .microbatches = what->microbatches,

@@ -22,10 +22,10 @@ void weft_session_fill_defaults(weft_session_options *out, size_t struct_bytes) 
     wefti_struct_fill(&defaults, out, struct_bytes);
 }
 
-wefti_bf16_compute wefti_choose_bf16(weft_bf16_compute wanted) {
+wefti_bf16_compute wefti_choose_bf16(int32_t rank, weft_bf16_compute wanted) {
     if (wanted == WEFT_BF16_AS_F32) return WEFTI_BF16_AS_F32;
     if (wanted == WEFT_BF16_NATIVE) return WEFTI_BF16_NATIVE;
-    return wefti_builtin_choose_bf16();
+    return wefti_kind_choose_bf16(wefti_kind_of(rank));
 }
 
 static bool uses_bf16(const weft_graph *g) {
@@ -38,7 +38,7 @@ static bool uses_bf16(const weft_graph *g) {
 }
 
 wefti_bf16_compute wefti_session_choose_bf16(const weft_graph *graph, weft_bf16_compute wanted) {
-    return uses_bf16(graph) ? wefti_choose_bf16(wanted) : WEFTI_BF16_AS_F32;
+    return uses_bf16(graph) ? wefti_choose_bf16(0, wanted) : WEFTI_BF16_AS_F32;
 }
 
 /* The memory that all programs of p's device take themselves, p included. */
@@ -95,7 +95,7 @@ static weft_status build_rank(const weft_session *s, const weft_graph *graph, in
     bool train = s->view_count == 0;
     wefti_program_spec spec = {
         .graph = graph,
-        .backends = wefti_builtin_backends(),
+        .kind = wefti_kind_of(rank),
         .prepare = {.threads = s->threads,
                     .bf16 = s->bf16 == WEFTI_BF16_AUTO ? WEFTI_BF16_AS_F32 : s->bf16},
         .optimizer = train && s->optimizer ? wefti_optimizer_plan_of(s->optimizer) : NULL,
@@ -150,7 +150,7 @@ static weft_status build_together(weft_session *s, weft_graph *graph, uint64_t m
     if (s->world) status = wefti_session_same_job(s, model, bf16, status);
     WEFT_TRY(status);
     if (!s->world && bf16 && s->bf16 == WEFTI_BF16_AUTO)
-        s->bf16 = wefti_choose_bf16(s->options.bf16);
+        s->bf16 = wefti_choose_bf16(s->me, s->options.bf16);
     return build_view(s, graph, out);
 }
 
@@ -243,9 +243,8 @@ static weft_status check_options(const weft_session_options *options) {
 
 static weft_status prepare(weft_session *s, const weft_graph *graph,
                            const weft_session_options *options) {
-    const wefti_device_table *device;
     WEFT_TRY(check_options(options));
-    WEFT_TRY(wefti_device_choose(&device)); /* refuses a wrong name before anything is built */
+    WEFT_TRY(wefti_kind_check(wefti_kind_of(0))); /* before anything is built */
     if (options->plan)
         WEFT_TRY(take_plan(s, options->plan));
     else if (s->world)

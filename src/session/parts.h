@@ -142,7 +142,7 @@ bool wefti_section_communicates(const wefti_program *p, wefti_section section, i
 void wefti_session_take_inputs(const weft_session *s, int64_t first);
 
 /* build.c: how products in bf16 are computed. AUTO: what a backend measures on this processor. */
-wefti_bf16_compute wefti_choose_bf16(weft_bf16_compute wanted);
+wefti_bf16_compute wefti_choose_bf16(int32_t rank, weft_bf16_compute wanted);
 
 /* build.c: what the first `programs` of a device need. */
 wefti_footprint wefti_session_footprint(const weft_session *s, int32_t rank, int64_t programs);

@@ -59,7 +59,7 @@ static weft_status decide_bf16(weft_session *s, const bf16_record *all) {
     enum { WAY, BY_ITSELF, FACTS };
     int32_t first[FACTS] = {0};
     if (s->me == 0) {
-        first[WAY] = (int32_t)wefti_choose_bf16(s->options.bf16);
+        first[WAY] = (int32_t)wefti_choose_bf16(s->me, s->options.bf16);
         first[BY_ITSELF] = s->options.bf16 == WEFT_BF16_AUTO;
     }
     WEFT_TRY(wefti_agree_broadcast(s->agreement, WEFT_OK, first, sizeof first));
@@ -74,7 +74,8 @@ static weft_status decide_bf16(weft_session *s, const bf16_record *all) {
 static weft_status agree_on_bf16(weft_session *s, bool uses) {
     bf16_record own = {.bf16 = (int32_t)s->bf16, .uses = uses};
     bf16_record *all = wefti_calloc((size_t)s->devices, sizeof *all);
-    (void)snprintf(own.isa, sizeof own.isa, "%s", wefti_builtin_variant(WEFTI_BF16_NATIVE));
+    (void)snprintf(own.isa, sizeof own.isa, "%s",
+                   wefti_kind_variant(wefti_kind_of(s->me), WEFTI_BF16_NATIVE));
     weft_status status = wefti_agree_records(s->agreement, &own, sizeof own, all);
     for (int32_t r = s->devices - 1; r >= 0 && status >= 0; r--)
         if (all[r].bf16 != WEFTI_BF16_AUTO) s->bf16 = (wefti_bf16_compute)all[r].bf16;
@@ -102,7 +103,7 @@ weft_status wefti_session_same_job(weft_session *s, uint64_t model, bool bf16, w
     WEFT_TRY(wefti_agree(s->agreement, status));
     WEFT_TRY(agree_on_bf16(s, bf16));
     (void)snprintf(facts[FACT_ISA].text, sizeof facts[FACT_ISA].text, "with %s instructions",
-                   wefti_builtin_variant(s->bf16));
+                   wefti_kind_variant(wefti_kind_of(s->me), s->bf16));
     return wefti_agree_same(s->agreement, WEFT_OK, facts, SESSION_FACTS);
 }
 

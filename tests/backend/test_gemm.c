@@ -3,7 +3,7 @@
  * bits. */
 #include <stdatomic.h>
 
-#include "backend/backend.h"
+#include "backend/kinds.h"
 #include "backend/cpu/gemm/kernel_table.h"
 #include "backend/gemm_problem.h"
 #include "sanitized.h"
@@ -326,20 +326,20 @@ static void test_unknown_forms_are_refused(void **state) {
     static const char *const known[] = {"", "plain", "avx2", "avx512", "avx512_bf16", "amx"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         assert_int_equal(setenv("WEFT_ISA", known[i], 1), 0);
-        ASSERT_OK(wefti_builtin_check());
+        ASSERT_OK(wefti_kind_check(wefti_kind_of(0)));
     }
     assert_int_equal(setenv("WEFT_ISA", "avx21", 1), 0);
-    assert_int_equal(wefti_builtin_check(), WEFT_E_ARG);
+    assert_int_equal(wefti_kind_check(wefti_kind_of(0)), WEFT_E_ARG);
     assert_non_null(strstr(weft_error_message(), "WEFT_ISA is 'avx21'"));
     assert_non_null(strstr(weft_error_message(), "plain, avx2, avx512, avx512_bf16 or amx"));
     assert_int_equal(unsetenv("WEFT_ISA"), 0);
     assert_int_equal(setenv("WEFT_BACKEND", "refrence", 1), 0);
-    assert_int_equal(wefti_builtin_check(), WEFT_E_ARG);
+    assert_int_equal(wefti_kind_check(wefti_kind_of(0)), WEFT_E_ARG);
     assert_non_null(strstr(weft_error_message(), "WEFT_BACKEND is 'refrence'"));
     assert_int_equal(setenv("WEFT_BACKEND", "reference", 1), 0);
-    ASSERT_OK(wefti_builtin_check());
+    ASSERT_OK(wefti_kind_check(wefti_kind_of(0)));
     assert_int_equal(unsetenv("WEFT_BACKEND"), 0);
-    ASSERT_OK(wefti_builtin_check());
+    ASSERT_OK(wefti_kind_check(wefti_kind_of(0)));
 }
 
 /* What was measured, or what a test sets. */
@@ -359,7 +359,7 @@ static void test_bf16_choice(void **state) {
             assert_true(!native || wefti_isa_has_bf16(isa));
             if (choice == WEFTI_BF16_SLOWER) assert_false(native);
             if (choice == WEFTI_BF16_FASTER) assert_int_equal(native, wefti_isa_has_bf16(isa));
-            assert_int_equal(wefti_builtin_choose_bf16(),
+            assert_int_equal(wefti_kind_choose_bf16(wefti_kind_of(0)),
                              native ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32);
             for (int again = 0; again < 20 && choice == WEFTI_BF16_MEASURED; again++) {
                 bool same = !native; /* it was measured once */
@@ -400,7 +400,7 @@ static void test_measured_as_chosen(void **state) {
         atomic_store(&bf16_tiles, 0);
         ASSERT_OK(weft_machine_measure(NULL, &o, &text));
         weft_text_free(text);
-        assert_int_equal(wefti_builtin_choose_bf16(),
+        assert_int_equal(wefti_kind_choose_bf16(wefti_kind_of(0)),
                          speed == WEFTI_BF16_FASTER ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32);
         assert_int_equal(atomic_load(&bf16_tiles) > 0, speed == WEFTI_BF16_FASTER);
     }

@@ -23,7 +23,7 @@ static wefti_stream *device_stream; /* of the device of this process; NULL: not 
 static wefti_device *guarded_device(void) {
     const wefti_device_table *table;
     wefti_device *device;
-    if (wefti_device_choose(&table) < 0) abort();
+    if (wefti_device_choose(0, &table) < 0) abort();
     if (table->direct) return NULL;
     pthread_mutex_lock(&device_lock);
     if (!device_stream && (wefti_device_open(table, &device) < 0 ||

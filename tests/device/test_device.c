@@ -279,15 +279,22 @@ static void test_an_unknown_device_is_refused(void **state) {
     const char *before = getenv("WEFT_DEVICE");
     char *kept = before ? strdup(before) : NULL;
     setenv("WEFT_DEVICE", "fencd", 1);
-    assert_int_equal(wefti_device_choose(&table), WEFT_E_ARG);
+    assert_int_equal(wefti_device_choose(0, &table), WEFT_E_ARG);
     assert_non_null(strstr(weft_error_message(), "WEFT_DEVICE"));
     assert_non_null(strstr(weft_error_message(), "fencd"));
     assert_null(table);
     setenv("WEFT_DEVICE", "fenced", 1);
-    ASSERT_OK(wefti_device_choose(&table));
+    ASSERT_OK(wefti_device_choose(0, &table));
     assert_ptr_equal(table, &wefti_device_fenced);
+    setenv("WEFT_DEVICE", "fenced,host", 1);
+    for (int32_t rank = 0; rank < 5; rank++) {
+        ASSERT_OK(wefti_device_choose(rank, &table));
+        assert_ptr_equal(table, rank % 2 ? &wefti_device_host : &wefti_device_fenced);
+    }
+    setenv("WEFT_DEVICE", "host,", 1);
+    assert_int_equal(wefti_device_choose(0, &table), WEFT_E_ARG);
     unsetenv("WEFT_DEVICE");
-    ASSERT_OK(wefti_device_choose(&table));
+    ASSERT_OK(wefti_device_choose(0, &table));
     assert_ptr_equal(table, &wefti_device_host);
     if (kept) setenv("WEFT_DEVICE", kept, 1);
     free(kept);

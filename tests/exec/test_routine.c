@@ -245,7 +245,7 @@ static void random_bodies(void **state) {
         assert_int_equal(weft_graph_create(&g), WEFT_OK);
         t.body = random_body(g, &d, seed & 1);
         choose_bindings(&t, &d);
-        compile(&t, seed % 4 < 2 ? reference_only : wefti_builtin_backends());
+        compile(&t, seed % 4 < 2 ? reference_only : wefti_kind_backends(wefti_kind_of(0)));
         expect(&t, seed);
         run_and_compare(&t, none, 1e-3, what);
         for (int32_t k = 0; k < t.routine->code_count; k++) {
@@ -308,7 +308,7 @@ static void check_by_hand(const sketch *s, const char *what, const bool *written
         for (int64_t o = 0; accumulate && o < s->body->out_count; o++)
             t.accumulate[o] = accumulate[o];
         assert_int_equal(wefti_body_clone(s->body->graph, s->body, "copy", &t.body), WEFT_OK);
-        compile(&t, backends ? wefti_builtin_backends() : reference_only);
+        compile(&t, backends ? wefti_kind_backends(wefti_kind_of(0)) : reference_only);
         expect(&t, 17);
         run_and_compare(&t, written ? written : none, 1e-5, what);
         discard(&t);
@@ -444,7 +444,7 @@ static void growing_sums(void **state) {
     wefti_routine_spec spec = {.body = s.body,
                                .accumulate = add,
                                .prepare = {.threads = 2, .bf16 = WEFTI_BF16_AS_F32},
-                               .backends = wefti_builtin_backends()};
+                               .backends = wefti_kind_backends(wefti_kind_of(0))};
     wefti_routine *r;
     assert_int_equal(wefti_routine_compile(&spec, &r), WEFT_OK);
     assert_int_equal(r->code_count, 4);

@@ -59,7 +59,7 @@ static weft_status build(const model *m, int32_t rank, wefti_route_cache *routes
                          wefti_program **out) {
     const wefti_program_spec spec = {
         .graph = m->graph,
-        .backends = wefti_builtin_backends(),
+        .kind = wefti_kind_of(rank),
         .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = dry},
         .optimizer = wefti_optimizer_plan_of(m->optimizer),
         .microbatches = 4,
@@ -179,9 +179,88 @@ static void test_dry_builds_take_the_same_memory(void **state) {
     close_model(&m);
 }
 
+/* ---- a kind of device that is not here ---- */
+
+static int asked;
+static const char *without; /* the op that it has no kernel for; NULL: it has all */
+
+static weft_status open_nothing(wefti_device **out) {
+    (void)out;
+    fail_msg("a build opened a device");
+    return WEFT_E_BUG;
+}
+static void destroy_kernel(wefti_kernel *kernel) {
+    free(kernel);
+}
+static weft_status prepare_remote(const wefti_backend *backend, const weft_node *node,
+                                  const wefti_prepare *options, wefti_kernel **out) {
+    (void)backend;
+    asked++;
+    assert_true(options->dry);
+    if (options->accumulate || (without && !strcmp(node->op->name, without))) return WEFT_E_NO_IMPL;
+    *out = calloc(1, sizeof **out);
+    assert_non_null(*out);
+    **out = (wefti_kernel){
+        .destroy = destroy_kernel, .label = "remote", .workspace_bytes = 4096, .in_place = -1};
+    return WEFT_OK;
+}
+
+/* A dry build needs the kind's backends and no device of it. Another kind's kernels never stand in
+ * for one that is missing. */
+static void test_a_kind_needs_no_device(void **state) {
+    (void)state;
+    static const wefti_device_table table = {.name = "remote", .open = open_nothing};
+    static const wefti_backend remote = {.name = "remote", .prepare = prepare_remote};
+    static const wefti_backend *const backends[] = {&remote, NULL};
+    static const wefti_device_kind kind = {&table, backends, NULL};
+    model m;
+    wefti_route_cache *routes;
+    open_model(&m);
+    ASSERT_OK(wefti_route_cache_create(&routes));
+    wefti_program_spec spec = {.graph = m.graph,
+                               .kind = &kind,
+                               .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
+                               .optimizer = wefti_optimizer_plan_of(m.optimizer),
+                               .microbatches = 4,
+                               .plan = m.plan,
+                               .routes = routes};
+    for (int32_t r = 0; r < RANKS; r++) {
+        wefti_program *program, *other;
+        int kernels = 0;
+        spec.rank = r;
+        ASSERT_OK(wefti_program_build(&spec, &program));
+        assert_ptr_equal(program->kind, &kind);
+        for (int32_t i = 0; i < program->routine_count; i++)
+            for (int32_t k = 0; k < program->routines[i]->code_count; k++) {
+                const wefti_instruction *x = &program->routines[i]->code[k];
+                if (!x->node || x->transfer >= 0) continue;
+                assert_int_equal(x->workspace_bytes, 4096);
+                kernels++;
+            }
+        assert_true(kernels > 0 && asked >= kernels);
+        /* what the ranks send each other does not depend on their kinds */
+        ASSERT_OK(build(&m, r, routes, true, &other));
+        assert_int_equal(wefti_partition_transfers(program->partition),
+                         wefti_partition_transfers(other->partition));
+        wefti_program_destroy(other);
+        wefti_program_destroy(program);
+        without = "linear";
+        assert_int_equal(wefti_program_build(&spec, &program), WEFT_E_NO_IMPL);
+        assert_non_null(strstr(weft_error_message(), "linear"));
+        without = NULL;
+    }
+    (void)setenv("WEFT_BACKEND", "reference", 1);
+    assert_int_equal(wefti_kind_check(&kind), WEFT_E_ARG);
+    assert_non_null(strstr(weft_error_message(), "remote"));
+    (void)unsetenv("WEFT_BACKEND");
+    wefti_route_cache_destroy(routes);
+    close_model(&m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_builds_leave_nothing),
+        cmocka_unit_test(test_a_kind_needs_no_device),
         cmocka_unit_test(test_dry_builds_take_the_same_memory),
         cmocka_unit_test(test_threads_share_a_graph),
     };

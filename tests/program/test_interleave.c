@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/backend.h"
+#include "backend/kinds.h"
 #include "program/match.h"
 #include "session/optimizer.h"
 #include "weft/model.h"
@@ -51,7 +51,7 @@ static void open_world(world *w, int copies, int level, bool overlap) {
     ASSERT_OK(wefti_route_cache_create(&w->routes));
     for (int32_t r = 0; r < RANKS; r++) {
         wefti_program_spec spec = {.graph = w->graph,
-                                   .backends = wefti_builtin_backends(),
+                                   .kind = wefti_kind_of(r),
                                    .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32},
                                    .optimizer = wefti_optimizer_plan_of(w->optimizer),
                                    .microbatches = copies,

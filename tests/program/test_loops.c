@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/backend.h"
+#include "backend/kinds.h"
 #include "base/digest/digest.h"
 #include "base/memory.h"
 #include "program/match.h"
@@ -89,7 +89,7 @@ static void close_builds(builds *b) {
 static wefti_program *build(const builds *b, int micro, int32_t rank, bool unrolled) {
     wefti_program *p;
     wefti_program_spec spec = {.graph = b->graph,
-                               .backends = wefti_builtin_backends(),
+                               .kind = wefti_kind_of(rank),
                                .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
                                .optimizer = wefti_optimizer_plan_of(b->optimizer),
                                .microbatches = b->plan->copies * micro,

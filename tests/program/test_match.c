@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/backend.h"
+#include "backend/kinds.h"
 #include "base/fault.h"
 #include "base/memory.h"
 #include "base/philox.h"
@@ -130,7 +130,7 @@ static void open_world(const plan_case *c, world *w) {
     ASSERT_OK(wefti_route_cache_create(&w->routes));
     for (int32_t r = 0; r < c->devices; r++) {
         wefti_program_spec spec = {.graph = w->graph,
-                                   .backends = wefti_builtin_backends(),
+                                   .kind = wefti_kind_of(r),
                                    .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32},
                                    .optimizer = wefti_optimizer_plan_of(w->optimizer),
                                    .microbatches = w->plan->copies * (c->micro ? c->micro : 1),

@@ -92,7 +92,7 @@ static weft_status build(const job *j, const wefti_optimizer *optimizer, int32_t
                          wefti_route_cache *routes, wefti_program **out) {
     const wefti_program_spec spec = {
         .graph = j->graph,
-        .backends = wefti_builtin_backends(),
+        .kind = wefti_kind_of(rank),
         .prepare = {.threads = 2, .bf16 = WEFTI_BF16_AS_F32, .dry = dry},
         .optimizer = wefti_optimizer_plan_of(optimizer),
         .microbatches = j->microbatches,

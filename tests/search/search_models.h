@@ -168,7 +168,7 @@ static inline search_log search_log_of(const weft_graph *g, const weft_plan *pla
     ASSERT_OK(wefti_route_cache_create(&routes));
     const wefti_program_spec spec = {
         .graph = g,
-        .backends = wefti_builtin_backends(),
+        .kind = wefti_kind_of(rank),
         .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
         .microbatches = 1,
         .keep_gradients = g->loss >= 0,

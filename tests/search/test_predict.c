@@ -107,7 +107,7 @@ static void equals_the_simulation(void **state) {
         for (int32_t r = 0; r < ranks; r++) {
             const wefti_program_spec one = {
                 .graph = m.graph,
-                .backends = wefti_builtin_backends(),
+                .kind = wefti_kind_of(r),
                 .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
                 .optimizer = spec.optimizer,
                 .microbatches = cases[c].micro,

@@ -262,7 +262,7 @@ static inline void verify_build(const verify_question *q, const weft_plan *plan,
                                 int64_t *out_most) {
     wefti_program_spec spec = {
         .graph = q->graph,
-        .backends = wefti_builtin_backends(),
+        .kind = wefti_kind_of(0),
         .prepare = wefti_prepare_anywhere(),
         .optimizer = q->optimizer,
         .microbatches =

@@ -4,7 +4,7 @@
 
 #include "random_plan.h"
 
-#include "backend/backend.h"
+#include "backend/kinds.h"
 #include "builder/fold/fold.h"
 #include "program/match.h"
 #include "session/optimizer.h"
@@ -27,7 +27,7 @@ static inline weft_status build_rank(void *context, int32_t rank, wefti_program 
     const world *w = context;
     const wefti_program_spec spec = {
         .graph = w->graph,
-        .backends = wefti_builtin_backends(),
+        .kind = wefti_kind_of(rank),
         .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
         .optimizer = &w->plan,
         .microbatches = w->t.microbatches,

@@ -29,6 +29,35 @@ static void any_plan_gives_the_result_of_one_device(void **state) {
     }
 }
 
+/* Ranks may have devices of unlike kinds. Each kind here has the same kernels, so no bit changes.
+ */
+static void unlike_kinds_compute_the_same(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"host", "host,fenced", "fenced,host,host"};
+    const char *before = getenv("WEFT_DEVICE");
+    char *kept = strdup(before ? before : "");
+    for (int i = 0; i < CASES; i++) {
+        const plan_case *c = &cases[i];
+        enum { KINDS = sizeof kinds / sizeof *kinds };
+        weft_graph *graph[KINDS];
+        weft_session *s[KINDS];
+        double losses[KINDS];
+        for (int k = 0; k < KINDS; k++) {
+            (void)setenv("WEFT_DEVICE", kinds[k], 1);
+            s[k] = session_for(c, true, &graph[k]);
+            losses[k] = train_step(s[k], c, 0);
+            losses[k] = train_step(s[k], c, 1);
+            check_memory(s[k], c);
+            if (losses[k] != losses[0] || difference(s[0], s[k], WEFT_ROLE_PARAM) != 0)
+                fail_msg("%s on %s: the loss is %.17g, not %.17g", c->name, kinds[k], losses[k],
+                         losses[0]);
+        }
+        for (int k = 0; k < KINDS; k++) end_session(s[k], graph[k]);
+    }
+    (void)setenv("WEFT_DEVICE", kept, 1);
+    free(kept);
+}
+
 /* However gradients are joined into buckets, each sum is the same. */
 static void fusion_changes_no_bit(void **state) {
     (void)state;
@@ -466,6 +495,7 @@ static void a_transfer_is_traced_from_its_post(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_plan_gives_the_result_of_one_device),
+        cmocka_unit_test(unlike_kinds_compute_the_same),
         cmocka_unit_test(fusion_changes_no_bit),
         cmocka_unit_test(recomputation_is_planned_cell_by_cell),
         cmocka_unit_test(tensors_go_in_and_out_whole),

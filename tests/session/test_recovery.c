@@ -236,7 +236,7 @@ static void newcomers_take_the_way_of_bf16(void **state) {
     static const wefti_cpu_tuning slower = {.bf16 = WEFTI_BF16_SLOWER},
                                   faster = {.bf16 = WEFTI_BF16_FASTER};
     rank_0_is_new(WEFT_BF16_AS_F32, WEFT_BF16_NATIVE, NULL, NULL, "f32 products");
-    if (!wefti_builtin_has_bf16()) {
+    if (!wefti_kind_has_bf16(wefti_kind_of(0))) {
         print_message("this processor does not multiply bf16: measured choices are all the same\n");
         return;
     }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/backend.h"
+#include "backend/kinds.h"
 #include "base/fault.h"
 #include "base/memory.h"
 #include "program/match.h"
@@ -111,7 +111,7 @@ static void open_world(const plan_case *c, int micro, const char *machine, world
     for (int32_t r = 0; r < c->devices; r++) {
         wefti_program_spec spec = {
             .graph = w->graph,
-            .backends = wefti_builtin_backends(),
+            .kind = wefti_kind_of(r),
             .prepare = {.threads = 1, .bf16 = WEFTI_BF16_AS_F32, .dry = true},
             .optimizer = wefti_optimizer_plan_of(w->optimizer),
             .microbatches = w->microbatches,

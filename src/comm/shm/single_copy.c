@@ -39,7 +39,8 @@ weft_status wefti_shm_make_readable(wefti_shm_endpoint *endpoint, wefti_shm_post
 static void blame_device(const wefti_shm_rank *local, int32_t place, const void *p, int64_t bytes) {
     const wefti_device_table *device;
     char what[200];
-    if (wefti_device_choose(&device) < 0 || !device->violation) return;
+    if (wefti_device_choose(local->world->rank_of[place], &device) < 0 || !device->violation)
+        return;
     (void)snprintf(
         what, sizeof what,
         "rank %d reads %lld bytes at %p of rank %d (process %lld), which are not exposed "

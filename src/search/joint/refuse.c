@@ -82,7 +82,7 @@ static weft_status build_instant(wefti_joint_branch *s, const wefti_joint_misfit
     wefti_free(part_of);
     WEFT_TRY(status);
     const wefti_program_spec spec = {.graph = graph,
-                                     .backends = wefti_builtin_backends(),
+                                     .kind = wefti_kind_of(m->rank),
                                      .prepare = wefti_prepare_anywhere(),
                                      .optimizer = optimizer,
                                      .keep_gradients = !optimizer && graph->loss >= 0,

@@ -61,7 +61,7 @@ static weft_status build(void *context, int32_t rank, wefti_program **programs) 
     WEFT_REQUIRE(!o->stop || !o->stop(o->stop_context), WEFT_E_STOPPED,
                  "the prediction of a plan was stopped");
     wefti_program_spec spec = {.graph = p->spec->graph,
-                               .backends = wefti_builtin_backends(),
+                               .kind = wefti_kind_of(rank),
                                .prepare = p->spec->prepare,
                                .optimizer = p->spec->optimizer,
                                .keep_gradients = p->spec->keep_gradients,

@@ -15,7 +15,8 @@ void wefti_training_note_metrics(const wefti_training *t, weft_status status) {
  * processor wrote. */
 static const char *bf16_text(const wefti_training *t) {
     if (t->built->job->train.precision != WEFT_BF16) return "";
-    return wefti_training_is_native(t) && wefti_builtin_has_bf16() ? "native" : "f32 products";
+    return wefti_training_is_native(t) && wefti_kind_has_bf16(wefti_kind_of(0)) ? "native"
+                                                                                : "f32 products";
 }
 
 void wefti_training_announce(const wefti_training *t) {

@@ -1,7 +1,7 @@
 /* The programs of a job, built without a session: see train/report/programs.h. */
 #include "train/report/programs.h"
 
-#include "backend/backend.h"
+#include "backend/kinds.h"
 #include "plan/plan.h"
 #include "program/limit.h"
 #include "program/match.h"
@@ -82,7 +82,7 @@ weft_status wefti_job_programs_place(wefti_job_programs *p, const wefti_machine_
 weft_status wefti_job_programs_build(const wefti_job_programs *p, int32_t rank, bool dry,
                                      wefti_program **programs) {
     wefti_program_spec spec = {.graph = p->built.model.graph,
-                               .backends = wefti_builtin_backends(),
+                               .kind = wefti_kind_of(rank),
                                .prepare = p->prepare,
                                .optimizer = wefti_optimizer_plan_of(p->optimizer),
                                .microbatches = p->microbatches,

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/backend.h"
+#include "backend/kinds.h"
 #include "base/clock.h"
 #include "base/digest/digest.h"
 #include "base/io.h"
@@ -113,8 +113,8 @@ bool wefti_training_is_native(const wefti_training *t) {
 
 /* The form of the kernels. */
 const char *wefti_training_arithmetic(const wefti_training *t) {
-    return wefti_builtin_variant(wefti_training_is_native(t) ? WEFTI_BF16_NATIVE
-                                                             : WEFTI_BF16_AS_F32);
+    return wefti_kind_variant(wefti_kind_of(0),
+                              wefti_training_is_native(t) ? WEFTI_BF16_NATIVE : WEFTI_BF16_AS_F32);
 }
 
 wefti_save_keep wefti_training_keeps(const wefti_training *t) {

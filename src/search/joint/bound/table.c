@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/backend.h"
+#include "backend/kinds.h"
 #include "cost/cost.h"
 #include "models/family.h"
 #include "program/program.h"
@@ -94,7 +94,7 @@ weft_status wefti_joint_build(wefti_joint *j, const wefti_degrees *d, int64_t sa
     plan->copies = 1; /* what one copy computes */
     const wefti_program_spec spec = {
         .graph = *out_graph,
-        .backends = wefti_builtin_backends(),
+        .kind = wefti_kind_of(0),
         .prepare = wefti_prepare_anywhere(),
         .optimizer = optimizer,
         .keep_gradients = !optimizer && (*out_graph)->loss >= 0,
