@@ -69,7 +69,7 @@ static bool both_are_armed(const wefti_scheduler *s) {
     return s->mend.armed == 2;
 }
 static bool first_gave_up(const wefti_scheduler *s) {
-    return !s->ranked || s->slots[0].gave_up;
+    return !s->ranked || s->live.ranks[0].gave_up;
 }
 
 /* The survivor is told, and dead to the others. However it ends, another one follows. */

@@ -125,19 +125,19 @@ static wefti_scheduler *begin(void) {
     return s;
 }
 
-static bool gave_up(const wefti_member_slot *slot) {
-    return slot->gave_up;
+static bool gave_up(const wefti_life *life) {
+    return life->gave_up;
 }
-static bool has_parted(const wefti_member_slot *slot) {
-    return slot->state == WEFTI_SLOT_PARTED;
+static bool has_parted(const wefti_life *life) {
+    return life->state == WEFTI_LIFE_PARTED;
 }
 
 /* Until the scheduler knows it. */
-static void is_known(wefti_scheduler *s, int rank, bool (*fact)(const wefti_member_slot *)) {
+static void is_known(wefti_scheduler *s, int rank, bool (*fact)(const wefti_life *)) {
     bool known = false;
     for (int i = 0; i < 40000 && !known; i++, usleep(500)) {
         pthread_mutex_lock(&s->lock);
-        known = fact(&s->slots[rank]);
+        known = fact(&s->live.ranks[rank]);
         pthread_mutex_unlock(&s->lock);
     }
     assert_true(known);

@@ -101,27 +101,6 @@ static void the_limit_follows_the_steps(void **state) {
     }
 }
 
-/* Heartbeats see some of the steps; a rank that begins again at an earlier step has no pace. */
-static void pace_of_steps(void **state) {
-    (void)state;
-    wefti_pace p = {0};
-    int64_t now = second_ns, step = 0;
-    wefti_pace_note(&p, 0, now);
-    assert_true(p.step == 0 && p.pace_ns == 0);
-    for (int beat = 1; beat < 50; beat++) {
-        now += second_ns;
-        step += beat % 3; /* sometimes none: a second a step in the middle */
-        wefti_pace_note(&p, step, now);
-        assert_int_equal(p.step, step);
-        if (beat > 3) assert_in_range(p.pace_ns, second_ns / 2, 2 * second_ns);
-    }
-    const int64_t pace = p.pace_ns, since = p.since_ns;
-    wefti_pace_note(&p, step, now + 100 * second_ns); /* it stands still */
-    assert_true(p.pace_ns == pace && p.since_ns == since);
-    wefti_pace_note(&p, 3, now + 101 * second_ns);
-    assert_true(p.step == 3 && p.pace_ns == pace && p.since_ns == now + 101 * second_ns);
-}
-
 /* --- asking --- */
 
 static void write_secret(const char *path, char c) {
@@ -132,7 +111,7 @@ static void write_secret(const char *path, char c) {
 }
 
 static bool one_steps(const wefti_scheduler *s) {
-    return s->taken == 2 && s->slots[0].pace.step == 4;
+    return s->taken == 2 && s->live.ranks[0].pace.step == 4;
 }
 
 /* The whole way: heartbeats bring the step, and whoever knows the secret hears of it. */
@@ -376,10 +355,9 @@ static void jobs_of_other_networks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_state_counts),           cmocka_unit_test(jobs_without_ranks),
-        cmocka_unit_test(the_limit_follows_the_steps), cmocka_unit_test(pace_of_steps),
-        cmocka_unit_test(the_scheduler_answers),       TEST_OVER_TLS(the_scheduler_answers),
-        cmocka_unit_test(all_are_asked_at_once),       cmocka_unit_test(finds_the_job_of_this_host),
-        cmocka_unit_test(jobs_of_other_networks),
+        cmocka_unit_test(the_limit_follows_the_steps), cmocka_unit_test(the_scheduler_answers),
+        TEST_OVER_TLS(the_scheduler_answers),          cmocka_unit_test(all_are_asked_at_once),
+        cmocka_unit_test(finds_the_job_of_this_host),  cmocka_unit_test(jobs_of_other_networks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

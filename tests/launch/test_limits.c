@@ -1,5 +1,5 @@
 /* The limits of topo/limits.h. The most ranks fit into frames, and one more is refused. The
- * scheduler handles thousands of ranks: hosts, all-gathers and leaving. */
+ * scheduler handles thousands of ranks: hosts and all-gathers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -174,24 +174,6 @@ static void gathers_many(void **state) {
     release_full(s);
 }
 
-/* The world is left with its last rank, in whatever order they leave. */
-static void leaves_many(void **state) {
-    (void)state;
-    wefti_client client = {.state = WEFTI_CLIENT_GONE};
-    for (int turn = 0; turn < 2; turn++) {
-        wefti_scheduler *s = full(&client);
-        s->state = WEFTI_SCHEDULER_RUNNING;
-        pthread_cond_init(&s->changed, NULL);
-        for (int32_t i = 0; i < LIMIT_RANKS; i++) {
-            assert_int_equal(s->state, WEFTI_SCHEDULER_RUNNING);
-            wefti_scheduler_rank_left(s, turn ? i : LIMIT_RANKS - 1 - i);
-        }
-        assert_int_equal(s->state, WEFTI_SCHEDULER_LEFT);
-        pthread_cond_destroy(&s->changed);
-        release_full(s);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_most_ranks_fit_into_frames),
@@ -200,7 +182,6 @@ int main(void) {
         cmocka_unit_test(ranks_many),
         cmocka_unit_test(finds_seats),
         cmocka_unit_test(gathers_many),
-        cmocka_unit_test(leaves_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@ static bool slots_are_armed(wefti_scheduler *s) {
 }
 
 static bool waits(const wefti_scheduler *s) {
-    return s->slots[0].standing.waiting;
+    return s->live.ranks[0].standing.waiting;
 }
 static bool slot_waits(wefti_scheduler *s) {
     pthread_mutex_lock(&s->lock);
@@ -31,7 +31,7 @@ static bool slot_waits(wefti_scheduler *s) {
 }
 static int64_t heard_ns(wefti_scheduler *s) {
     pthread_mutex_lock(&s->lock);
-    const int64_t ns = s->slots[0].heard_ns;
+    const int64_t ns = s->live.ranks[0].heard_ns;
     pthread_mutex_unlock(&s->lock);
     return ns;
 }
@@ -137,33 +137,6 @@ static void a_broken_wait_is_over(void **state) {
     leave_all(p, 2);
     wefti_position_destroy(position);
     wefti_scheduler_stop(s);
-}
-
-/* Rank 1 has left. Rank 0 has said that it waits, not for so long that it is deserted. By now the
- * wait would be long enough, but it may have ended. */
-static void an_old_word_is_no_desertion(void **state) {
-    (void)state;
-    for (int deserted = 0; deserted < 2; deserted++) {
-        person p[2];
-        wefti_scheduler *s = two(0, p, false);
-        p[1].member->leave_ns = 1;
-        begin(&p[1], leave);
-        ASSERT_SOON(wefti_scheduler_has_left(s, 1));
-        end(&p[1]);
-        pthread_mutex_lock(&s->lock);
-        const int64_t now = wefti_now_ns(), beats = s->heartbeat_ns;
-        wefti_member_slot *slot = &s->slots[0];
-        slot->standing.waiting = true;
-        slot->standing.since_ns = slot->standing.moved_ns = now;
-        slot->said_ns = now + (deserted ? beats : beats - 1);
-        slot->heard_ns = s->looked_ns = now + beats;
-        wefti_scheduler_check_ranks(s, now + beats + beats / 2);
-        const wefti_scheduler_state then = s->state;
-        pthread_mutex_unlock(&s->lock);
-        assert_int_equal(then, deserted ? WEFTI_SCHEDULER_FAILED : WEFTI_SCHEDULER_RUNNING);
-        (void)wefti_member_close(p[0].member, NULL);
-        wefti_scheduler_stop(s);
-    }
 }
 
 /* A seat without living neighbors may move to another machine; also a second time, and home. */
@@ -350,7 +323,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_its_like_takes_a_seat),
         cmocka_unit_test(a_broken_wait_is_over),
-        cmocka_unit_test(an_old_word_is_no_desertion),
         cmocka_unit_test(a_seat_moves),
         cmocka_unit_test(there_are_so_many_restarts),
         cmocka_unit_test(a_seat_that_stays_empty_ends_the_job),

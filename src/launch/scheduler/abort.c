@@ -25,8 +25,8 @@ static void add_place(const wefti_standing *standing, wefti_text *out) {
     wefti_text_add(out, " (%llu transfers done)", (unsigned long long)standing->done);
 }
 
-void wefti_slot_describe(const wefti_member_slot *slot, int64_t now_ns, wefti_text *out) {
-    const wefti_standing *standing = &slot->standing;
+void wefti_life_describe(const wefti_life *life, int64_t now_ns, wefti_text *out) {
+    const wefti_standing *standing = &life->standing;
     double seconds = (double)(now_ns - standing->since_ns) * 1e-9;
     if (standing->waiting)
         wefti_text_add(out, "waiting for %.1f s in %s", seconds,
@@ -49,7 +49,7 @@ void wefti_scheduler_abort(wefti_scheduler *s, weft_status status, int32_t faile
     memcpy(s->reason.text, text, n);
     s->reason.text[n] = 0;
     s->checked_ns = wefti_now_ns();
-    s->blame.until_ns = 0;
+    wefti_liveness_fail(&s->live);
     s->state = WEFTI_SCHEDULER_FAILED;
     pthread_cond_broadcast(&s->changed);
     for (int32_t i = 0; i < s->taken; i++) {
@@ -77,15 +77,15 @@ void wefti_scheduler_abort_text(wefti_scheduler *s, weft_status status, int32_t 
     wefti_free(words);
 }
 
-static const char *fate(const wefti_member_slot *slot) {
-    return wefti_is_dead(slot) ? "died" : wefti_has_left(slot) ? "left" : "";
+static const char *fate(const wefti_life *life) {
+    return wefti_is_dead(life) ? "died" : wefti_has_left(life) ? "left" : "";
 }
 
 /* How old an entry is: what it says held when the rank said so. */
-static void add_age(const wefti_member_slot *slot, int64_t now, wefti_text *out) {
+static void add_age(const wefti_life *life, int64_t now, wefti_text *out) {
     char age[32] = "-";
-    const double seconds = (double)(now - slot->said_ns) * 1e-9;
-    if (slot->said_ns > 0) (void)snprintf(age, sizeof age, "%.1f s ago", seconds > 0 ? seconds : 0);
+    const double seconds = (double)(now - life->said_ns) * 1e-9;
+    if (life->said_ns > 0) (void)snprintf(age, sizeof age, "%.1f s ago", seconds > 0 ? seconds : 0);
     wefti_text_add(out, "%-11s  ", age);
 }
 
@@ -99,18 +99,19 @@ char *wefti_scheduler_table(wefti_scheduler *s) {
         wefti_text_add(&out, "%d of %d processes had come\n", (int)s->taken, (int)s->options.size);
     for (int32_t r = 0; r < s->taken; r++) {
         const wefti_member_slot *slot = &s->slots[r];
+        const wefti_life *life = &s->live.ranks[r];
         if (s->ranked)
             wefti_text_add(&out, "%4d  %4d  %-10lld  ", (int)r, (int)slot->host,
                            (long long)slot->join.pid);
         else
             wefti_text_add(&out, "process %lld at %s", (long long)slot->join.pid, slot->address);
         if (s->ranked) {
-            add_age(slot, now, &out);
-            wefti_text_add(&out, "%s", fate(slot));
+            add_age(life, now, &out);
+            wefti_text_add(&out, "%s", fate(life));
         }
-        if (s->ranked && !wefti_has_left(slot)) {
-            wefti_text_add(&out, wefti_is_dead(slot) ? ": " : "");
-            wefti_slot_describe(slot, now, &out);
+        if (s->ranked && !wefti_has_left(life)) {
+            wefti_text_add(&out, wefti_is_dead(life) ? ": " : "");
+            wefti_life_describe(life, now, &out);
         }
         wefti_text_add(&out, "\n");
     }

@@ -26,7 +26,7 @@ static bool is_armed(const wefti_scheduler *s) {
 static bool keeps_its_size(const wefti_scheduler *s) {
     if (is_armed(s)) return !wefti_mend_is_elastic(s);
     for (int32_t r = 0; r < s->taken; r++)
-        if (!s->slots[r].armed && s->slots[r].standing.step > 0) return true;
+        if (!s->slots[r].armed && s->live.ranks[r].standing.step > 0) return true;
     return s->taken < 2;
 }
 

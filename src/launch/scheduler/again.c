@@ -48,8 +48,9 @@ static void forget_world(wefti_scheduler *s) {
     s->alike.refusal[0] = '\0';
     wefti_seats_clear(s);
     s->ranked = false;
-    s->allgather_since_ns = s->checked_ns = s->blame.until_ns = 0;
+    s->allgather_since_ns = s->checked_ns = 0;
     s->start_ns = now;
+    wefti_liveness_begin(&s->live, 0, now);
     s->state = WEFTI_SCHEDULER_FORMING;
     pthread_cond_broadcast(&s->changed);
 }
@@ -81,7 +82,7 @@ static bool is_own(const wefti_scheduler *s) {
 /* One that gave up because of another rank leaves as well, and comes again with all. */
 static bool some_left_in_peace(const wefti_scheduler *s) {
     for (int32_t r = 0; r < s->taken; r++)
-        if (s->slots[r].state == WEFTI_SLOT_PARTED) return true;
+        if (s->live.ranks[r].state == WEFTI_LIFE_PARTED) return true;
     return false;
 }
 

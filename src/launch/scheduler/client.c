@@ -150,7 +150,7 @@ void wefti_client_lost(wefti_scheduler *s, wefti_client *c, const char *why) {
     s->slots[slot].client = NULL;
     if (s->state == WEFTI_SCHEDULER_FORMING)
         wefti_scheduler_release_slot(s, slot);
-    else if (!wefti_has_left(&s->slots[slot]))
+    else if (!wefti_has_left(&s->live.ranks[slot]))
         wefti_scheduler_rank_died(s, slot, why);
 }
 
@@ -160,10 +160,10 @@ void wefti_client_write(wefti_scheduler *s, wefti_client *c) {
 }
 
 static weft_status beat(wefti_scheduler *s, wefti_client *c, const wefti_frame *frame) {
-    wefti_member_slot *slot = &s->slots[c->slot];
-    WEFT_TRY(wefti_beat_decode(frame, wefti_now_ns(), &slot->standing));
-    slot->heard_ns = slot->said_ns = wefti_now_ns();
-    wefti_pace_note(&slot->pace, slot->standing.step, slot->heard_ns);
+    const int64_t now = wefti_now_ns();
+    wefti_standing at;
+    WEFT_TRY(wefti_beat_decode(frame, now, &at));
+    wefti_liveness_beat(&s->live, c->slot, &at, now);
     wefti_client_send(s, c, WEFTI_FRAME_HEARD, NULL, 0);
     return WEFT_OK;
 }

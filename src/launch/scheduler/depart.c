@@ -36,11 +36,11 @@ static bool are_unlike(const wefti_call_record *a, const wefti_call_record *b) {
 }
 
 void wefti_scheduler_compare(wefti_scheduler *s, int32_t rank, const wefti_call_records *records) {
-    if (wefti_has_left(&s->slots[rank])) return; /* it has said so before */
+    if (wefti_has_left(&s->live.ranks[rank])) return; /* it has said so before */
     /* One that has no memory says nothing. */
     s->slots[rank].partial = records->count == 0 || records->count == WEFTI_CALL_RECORDS;
-    if (wefti_scheduler_awaits_word(s)) return; /* the job is about to fail, amid calls */
-    if (s->mend.was) return;                    /* a newcomer has not made them all */
+    if (wefti_liveness_awaits_word(&s->live)) return; /* the job is about to fail, amid calls */
+    if (s->mend.was) return;                          /* a newcomer has not made them all */
     for (int32_t i = 0; i < records->count && s->state == WEFTI_SCHEDULER_RUNNING; i++) {
         const wefti_call_record *mine = &records->of[i];
         wefti_parted **at = find(s, mine), *other = *at;

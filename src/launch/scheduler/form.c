@@ -161,7 +161,7 @@ static weft_status tell_rank(wefti_scheduler *s, int32_t rank, const wefti_seate
                                   .heartbeat_ns = s->heartbeat_ns,
                                   .mends = s->mend.seats && s->options.restarts > 0,
                                   .resizes = s->mend.seats != NULL,
-                                  .newcomer = wefti_is_new(&s->slots[rank]),
+                                  .newcomer = wefti_is_new(&s->live.ranks[rank]),
                                   .used = wefti_mend_used(s),
                                   .deaths = s->slots[rank].deaths};
     unsigned char *body;
@@ -200,17 +200,18 @@ static void come_back(wefti_scheduler *s, wefti_client *client, const wefti_join
         wefti_scheduler_refuse_past(s, client, join);
         return;
     }
-    wefti_member_slot *slot = &s->slots[rank];
-    if (slot->state >= WEFTI_SLOT_LEFT || !wefti_same_process(join, &slot->join)) {
+    const wefti_member_slot *slot = &s->slots[rank];
+    wefti_life *life = &s->live.ranks[rank];
+    if (life->state >= WEFTI_LIFE_LEFT || !wefti_same_process(join, &slot->join)) {
         wefti_client_refuse(s, client, WEFT_E_MISMATCH, rank, "rank %d of generation %llu %s",
                             (int)rank, (unsigned long long)join->generation,
-                            wefti_is_dead(slot)    ? "has died, as far as this job is concerned"
-                            : wefti_has_left(slot) ? "has left"
+                            wefti_is_dead(life)    ? "has died, as far as this job is concerned"
+                            : wefti_has_left(life) ? "has left"
                                                    : "is another process");
         return;
     }
     wefti_scheduler_replace(s, rank, client);
-    slot->heard_ns = wefti_now_ns();
+    life->heard_ns = wefti_now_ns();
     weft_status status = wefti_scheduler_tell_world(s, rank, 1);
     if (status < 0) wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
 }
@@ -254,16 +255,12 @@ static void complete(wefti_scheduler *s) {
         if (!s->generation) s->generation = wefti_new_generation(s->past);
         s->own = s->generation;
         s->whole = s->generation;
-        int64_t now = wefti_now_ns();
-        for (int32_t r = 0; r < s->taken; r++) {
-            s->slots[r].heard_ns = now;
-            s->slots[r].standing = (wefti_standing){.since_ns = now};
+        wefti_liveness_begin(&s->live, s->taken, wefti_now_ns());
+        for (int32_t r = 0; r < s->taken; r++)
             if (!s->slots[r].came) s->slots[r].deaths = wefti_again_deaths(s, r);
-        }
         s->ranked = true;
         wefti_restart_went_on(&s->restarts);
         wefti_alike_complete(s);
-        s->looked_ns = now;
         wefti_mend_begin(s);
         change_state(s, WEFTI_SCHEDULER_RUNNING);
         status = wefti_scheduler_tell_world(s, 0, s->taken);
@@ -282,7 +279,7 @@ static bool is_early(const wefti_scheduler *s, const wefti_join *join) {
     if (s->state != WEFTI_SCHEDULER_RUNNING || !s->options.repeats || join->generation)
         return false;
     const int32_t slot = wefti_slot_of_process(s, join->number);
-    return slot >= 0 && wefti_has_left(&s->slots[slot]);
+    return slot >= 0 && wefti_has_left(&s->live.ranks[slot]);
 }
 
 void wefti_scheduler_wait_for_next_world(wefti_scheduler *s, wefti_client *client,
@@ -406,7 +403,7 @@ void wefti_scheduler_check_forming(wefti_scheduler *s, int64_t now_ns) {
  * report it. */
 static bool ended_by_request(const wefti_scheduler *s, const wefti_end *end) {
     const int32_t slot = s->ranked ? wefti_slot_of_process(s, end->rank) : -1;
-    return slot >= 0 && wefti_has_left(&s->slots[slot]) && wefti_is_request(end->code - 128);
+    return slot >= 0 && wefti_has_left(&s->live.ranks[slot]) && wefti_is_request(end->code - 128);
 }
 
 void wefti_scheduler_rank_ended(wefti_scheduler *s, const wefti_end *end) {

@@ -5,42 +5,29 @@
 #include "base/memory.h"
 #include "launch/scheduler/state.h"
 
-/* Heartbeats tell of several steps at once, or of one after several. A rank that was mended, or
- * reads a checkpoint, may begin again at a lower number. */
-void wefti_pace_note(wefti_pace *p, int64_t step, int64_t now_ns) {
-    enum { WEIGHT = 4 }; /* of all before, against the last */
-    if (step == p->step) return;
-    if (p->step > 0 && step > p->step && now_ns > p->since_ns) {
-        const int64_t took = (now_ns - p->since_ns) / (step - p->step);
-        p->pace_ns = p->pace_ns ? (WEIGHT * p->pace_ns + took) / (WEIGHT + 1) : took;
-    }
-    p->step = step;
-    p->since_ns = now_ns;
-}
-
 static weft_health_state state_of(const wefti_scheduler *s, int32_t rank) {
-    const wefti_member_slot *slot = &s->slots[rank];
-    if (wefti_has_left(slot)) return WEFT_HEALTH_LEAVING;
-    if (wefti_is_dead(slot)) return WEFT_HEALTH_LOST;
+    const wefti_life *life = &s->live.ranks[rank];
+    if (wefti_has_left(life)) return WEFT_HEALTH_LEAVING;
+    if (wefti_is_dead(life)) return WEFT_HEALTH_LOST;
     switch (wefti_mend_phase(s)) {
     case WEFTI_MENDING_COUNTING:
         return WEFT_HEALTH_HALTED;
     case WEFTI_MENDING_GIVING:
         return WEFT_HEALTH_MENDING;
     default:
-        return slot->standing.step > 0 ? WEFT_HEALTH_STEPPING : WEFT_HEALTH_JOINING;
+        return life->standing.step > 0 ? WEFT_HEALTH_STEPPING : WEFT_HEALTH_JOINING;
     }
 }
 
 static wefti_rank_health health_of(const wefti_scheduler *s, int32_t rank, int64_t now) {
-    const wefti_member_slot *slot = &s->slots[rank];
-    const bool steps = slot->pace.step > 0;
+    const wefti_life *life = &s->live.ranks[rank];
+    const bool steps = life->pace.step > 0;
     return (wefti_rank_health){.state = state_of(s, rank),
-                               .host = slot->host,
-                               .step = slot->pace.step,
-                               .heard_ns = now > slot->heard_ns ? now - slot->heard_ns : 0,
-                               .step_ns = steps ? now - slot->pace.since_ns : 0,
-                               .pace_ns = slot->pace.pace_ns};
+                               .host = s->slots[rank].host,
+                               .step = life->pace.step,
+                               .heard_ns = now > life->heard_ns ? now - life->heard_ns : 0,
+                               .step_ns = steps ? now - life->pace.since_ns : 0,
+                               .pace_ns = life->pace.pace_ns};
 }
 
 static wefti_job_state job_state(const wefti_scheduler *s) {

@@ -61,7 +61,7 @@ int32_t wefti_mend_used(const wefti_scheduler *s) {
     const int32_t used = wefti_restart_used(&s->restarts, wefti_now_ns());
     bool mends = false;
     for (int32_t r = 0; r < s->taken; r++)
-        mends |= s->slots[r].state == WEFTI_SLOT_AWAITED || wefti_is_new(&s->slots[r]);
+        mends |= s->live.ranks[r].state == WEFTI_LIFE_AWAITED || wefti_is_new(&s->live.ranks[r]);
     return used - (mends && used > 0);
 }
 
@@ -71,7 +71,7 @@ void wefti_mend_halt(wefti_scheduler *s) {
     s->generation = m->halt.generation = (uint64_t)m->world.generation;
     m->halt.used = wefti_mend_used(s);
     m->since_ns = wefti_now_ns();
-    s->blame.until_ns = 0;
+    wefti_liveness_halt(&s->live);
     s->answered = 0;
     s->allgather_since_ns = 0;
     wefti_shared_body_release(s->answer);
@@ -80,7 +80,6 @@ void wefti_mend_halt(wefti_scheduler *s) {
     for (int32_t r = 0; r < s->taken; r++) {
         wefti_member_slot *slot = &s->slots[r];
         wefti_slot_clear(slot);
-        slot->gave_up = false;
         slot->join.generation = s->generation;
         if (slot->client) wefti_client_send(s, slot->client, WEFTI_FRAME_HALT, body, bytes);
     }
@@ -90,7 +89,7 @@ static void empty(wefti_scheduler *s, int32_t rank) {
     wefti_member_slot *slot = &s->slots[rank];
     wefti_client *client = slot->client;
     slot->client = NULL;
-    wefti_slot_happens(slot, WEFTI_SLOT_EMPTIES);
+    wefti_life_happens(&s->live.ranks[rank], WEFTI_LIFE_EMPTIES);
     if (!client) return;
     client->slot = -1;
     wefti_client_drop(s, client);
@@ -98,7 +97,7 @@ static void empty(wefti_scheduler *s, int32_t rank) {
 
 bool wefti_mend_some_left(const wefti_scheduler *s) {
     for (int32_t r = 0; r < s->taken; r++)
-        if (wefti_has_left(&s->slots[r])) return true;
+        if (wefti_has_left(&s->live.ranks[r])) return true;
     return false;
 }
 
@@ -145,7 +144,7 @@ static void end_others(wefti_scheduler *s, int32_t lost, const wefti_span *seats
         if (s->mend.seats[r].filled) slot->deaths++;
         wefti_keep_tell(s, r);
         empty(s, r);
-        wefti_slot_happens(slot, WEFTI_SLOT_AWAITS);
+        wefti_life_happens(&s->live.ranks[r], WEFTI_LIFE_AWAITS);
         (void)wefti_mending_died(&s->mend.world, r);
     }
 }
@@ -162,12 +161,12 @@ static bool may_start_again(wefti_scheduler *s, int32_t rank, row_text *out_text
                        s->notes.text[(s->notes.count - 1) % WEFTI_NOTES]);
         end_others(s, rank, &seats);
         wefti_keep_hand_over(s, &seats);
-        wefti_slot_happens(slot, WEFTI_SLOT_AWAITS);
+        wefti_life_happens(&s->live.ranks[rank], WEFTI_LIFE_AWAITS);
         return true;
     }
     const bool may =
         !keeps_failing(s, rank) && wefti_restart_take(&s->restarts, slot->number, wefti_now_ns());
-    wefti_slot_happens(slot, may ? WEFTI_SLOT_AWAITS : WEFTI_SLOT_AWAITS_NONE);
+    wefti_life_happens(&s->live.ranks[rank], may ? WEFTI_LIFE_AWAITS : WEFTI_LIFE_AWAITS_NONE);
     if (may) out_text->text[0] = '\0';
     return may;
 }
@@ -235,7 +234,8 @@ bool wefti_mend_rejoin(wefti_scheduler *s, wefti_client *client, const wefti_joi
     const int32_t rank = wefti_slot_of_process(s, join->number);
     if (rank < 0 || join->generation > s->generation) return false;
     wefti_member_slot *slot = &s->slots[rank];
-    if (slot->state >= WEFTI_SLOT_LEFT || !wefti_same_process(join, &slot->join)) return false;
+    if (s->live.ranks[rank].state >= WEFTI_LIFE_LEFT || !wefti_same_process(join, &slot->join))
+        return false;
     const bool mends = join->mends || join->generation < s->generation;
     if (!(wefti_mending_rejoined(&m->world, mends) & WEFTI_MENDING_HALT)) return false;
     wefti_scheduler_replace(s, rank, client);
@@ -245,7 +245,7 @@ bool wefti_mend_rejoin(wefti_scheduler *s, wefti_client *client, const wefti_joi
                    "the connection of rank %d broke while the world was being mended", (int)rank);
     wefti_mend_halt(s);
     slot->client = client;
-    slot->heard_ns = wefti_now_ns();
+    s->live.ranks[rank].heard_ns = wefti_now_ns();
     slot->join = *join;
     weft_status status = wefti_scheduler_tell_world(s, rank, 1);
     slot->join.generation = s->generation;
@@ -270,7 +270,7 @@ static void check_restarts(wefti_scheduler *s) {
     s->mend.gathered = false;
     wefti_gather_release_launchers(s);
     for (int32_t r = 0; r < s->taken; r++)
-        if (s->slots[r].state == WEFTI_SLOT_DEAD && !wefti_mend_is_elastic(s))
+        if (s->live.ranks[r].state == WEFTI_LIFE_DEAD && !wefti_mend_is_elastic(s))
             give_up(s, r, refusal(s, r, "it is not started again"));
     wefti_scheduler_take_waiting(s); /* the world may grow */
 }
@@ -314,7 +314,8 @@ void wefti_mend_refused(wefti_scheduler *s, int32_t rank) {
 
 void wefti_mend_hear_out(wefti_scheduler *s, const wefti_end *end) {
     const int32_t seat = s->ranked ? wefti_slot_of_process(s, end->rank) : -1;
-    if (seat < 0 || !wefti_is_new(&s->slots[seat]) || wefti_is_loss(end->code, end->signal)) return;
+    if (seat < 0 || !wefti_is_new(&s->live.ranks[seat]) || wefti_is_loss(end->code, end->signal))
+        return;
     if (s->slots[seat].client) wefti_client_read(s, s->slots[seat].client);
 }
 
@@ -328,7 +329,7 @@ bool wefti_mend_awaits(wefti_scheduler *s, const wefti_end *end, int starts) {
     if (!wefti_is_loss(end->code, end->signal) && s->slots[seat].refused != starts) return false;
     count_again(s, seat, starts);
     if (s->slots[seat].deaths < starts && m->seats[seat].filled) {
-        if (wefti_has_left(&s->slots[seat])) return false;
+        if (wefti_has_left(&s->live.ranks[seat])) return false;
         wefti_scheduler_rank_ended_so(s, seat, end);
     } else if (s->slots[seat].deaths < starts) {
         lose_newcomer(s, seat, end);
@@ -425,12 +426,9 @@ weft_status wefti_mend_whole(wefti_scheduler *s, int32_t rank, const wefti_frame
     wefti_restart_went_on(&s->restarts);
     s->whole = generation;
     wefti_go_encode(generation, wefti_restart_used(&s->restarts, wefti_now_ns()), body);
-    for (int32_t r = 0; r < s->taken; r++) {
-        wefti_slot_happens(&s->slots[r], WEFTI_SLOT_GOES_ON);
-        s->slots[r].standing.waiting = false; /* for the rank that died: that is over */
-        s->slots[r].standing.since_ns = wefti_now_ns();
+    wefti_liveness_go(&s->live, wefti_now_ns());
+    for (int32_t r = 0; r < s->taken; r++)
         wefti_client_send(s, s->slots[r].client, WEFTI_FRAME_GO, body, sizeof body);
-    }
     wefti_scheduler_take_waiting(s); /* processes for which there was no room amid the mending */
     return WEFT_OK;
 }

@@ -12,7 +12,8 @@
 /* A rank of the same number of a host that lives; -1: none. */
 static int32_t neighbor_of(const wefti_scheduler *s, int32_t rank) {
     for (int32_t r = 0; r < s->taken; r++)
-        if (r != rank && s->slots[r].host == s->slots[rank].host && !wefti_is_dead(&s->slots[r]))
+        if (r != rank && s->slots[r].host == s->slots[rank].host &&
+            !wefti_is_dead(&s->live.ranks[r]))
             return r;
     return -1;
 }
@@ -67,13 +68,11 @@ static void sit_down(wefti_scheduler *s, wefti_client *client, int32_t rank,
     slot->join = *join;
     slot->join.number = slot->number;
     slot->join.generation = s->generation;
-    wefti_slot_happens(slot, WEFTI_SLOT_FILLS);
     slot->partial = false;
     slot->later = 0;
     slot->came = 0;
     memcpy(slot->address, client->address, sizeof slot->address);
-    slot->heard_ns = wefti_now_ns();
-    slot->standing = (wefti_standing){.since_ns = slot->heard_ns};
+    wefti_liveness_fill(&s->live, rank, wefti_now_ns());
 }
 
 /* It was in a world that was whole, even if it has not heard so. */
@@ -100,6 +99,6 @@ bool wefti_mend_take_in(wefti_scheduler *s, wefti_client *client, const wefti_jo
     (void)wefti_mending_filled(&s->mend.world, rank); /* WORLD is also its HALT */
     weft_status status = wefti_scheduler_tell_world(s, rank, 1);
     if (status < 0) wefti_scheduler_abort(s, status, WEFT_RANK_NONE, weft_error_message());
-    if (status >= 0) wefti_mend_give_up_seats(s, s->slots[rank].heard_ns);
+    if (status >= 0) wefti_mend_give_up_seats(s, s->live.ranks[rank].heard_ns);
     return true;
 }

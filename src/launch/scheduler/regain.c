@@ -16,11 +16,10 @@
 static const uint64_t above_all = 1 << 20;
 
 /* A seat to which nobody has come. */
-static wefti_member_slot empty_slot(const wefti_scheduler *s, int32_t number, bool leaves) {
+static wefti_member_slot empty_slot(const wefti_scheduler *s, int32_t number) {
     const int32_t ended = wefti_gather_has_ended(s, number);
     wefti_member_slot slot = {.join = s->slots[0].join,
                               .armed = WEFTI_ARMED,
-                              .state = leaves ? WEFTI_SLOT_PARTED : WEFTI_SLOT_DEAD,
                               .uncounted = ended == 0,
                               .deaths = ended > 0 ? ended : WEFTI_DEATHS_UNKNOWN};
     slot.join.number = number;
@@ -34,9 +33,15 @@ static wefti_member_slot filled_slot(const wefti_scheduler *s, int32_t at, const
     const wefti_voter voter = wefti_gather_voter(&slot.join);
     slot.armed = slot.join.armed ? WEFTI_ARMED : WEFTI_ARMED_NOT;
     slot.deaths = slot.join.deaths;
-    slot.state = wefti_vote_rank(v, &voter) < 0 ? WEFTI_SLOT_NEWCOMER : WEFTI_SLOT_RANK;
     slot.later = v->said && voter.said.generation == v->said ? voter.said.rank + 1 : 0;
     return slot;
+}
+
+/* leaves: the world is ending, and those that are missing have left. */
+static wefti_life_state state_of(const wefti_member_slot *slot, const wefti_vote *v, bool leaves) {
+    if (!slot->client) return leaves ? WEFTI_LIFE_PARTED : WEFTI_LIFE_DEAD;
+    const wefti_voter voter = wefti_gather_voter(&slot->join);
+    return wefti_vote_rank(v, &voter) < 0 ? WEFTI_LIFE_NEWCOMER : WEFTI_LIFE_RANK;
 }
 
 /* Those that have no seat. */
@@ -52,21 +57,19 @@ static void let_wait(wefti_scheduler *s, const bool *has_seat) {
 static void fill_slots(wefti_scheduler *s, const wefti_vote *v, bool leaves,
                        wefti_member_slot *slots, bool *has_seat) {
     const wefti_gathered_world *world = wefti_gather_find(s, v->whole);
-    const int64_t now = wefti_now_ns();
+    wefti_liveness_begin(&s->live, world->size, wefti_now_ns());
     for (int32_t r = 0; r < world->size; r++) {
         const wefti_seated *seat = &world->seats[r];
         const int32_t at = wefti_seats_of_number(s, seat->number);
         wefti_member_slot *slot = &slots[r];
-        *slot = at >= 0 ? filled_slot(s, at, v) : empty_slot(s, seat->number, leaves);
+        *slot = at >= 0 ? filled_slot(s, at, v) : empty_slot(s, seat->number);
         slot->number = seat->number;
         slot->host = seat->host;
-        slot->heard_ns = now;
-        slot->standing = (wefti_standing){.since_ns = now};
+        s->live.ranks[r].state = state_of(slot, v, leaves);
         if (at < 0) continue;
         slot->client->slot = r;
         has_seat[at] = true;
     }
-    s->looked_ns = now;
 }
 
 /* Slots in the order of ranks. */
@@ -109,13 +112,12 @@ static void count_restarts(wefti_scheduler *s, int32_t earlier) {
         if (!wefti_restart_take(&s->restarts, WEFTI_RESTART_NOBODY, now)) break;
     for (int32_t r = 0; r < s->taken; r++) {
         wefti_member_slot *slot = &s->slots[r];
-        if (slot->state == WEFTI_SLOT_RANK) continue;
+        if (s->live.ranks[r].state == WEFTI_LIFE_RANK) continue;
         const bool counts = wefti_restart_take(&s->restarts, slot->number, now);
-        if (!slot->client && counts) wefti_slot_happens(slot, WEFTI_SLOT_AWAITS);
+        if (!slot->client && counts) wefti_life_happens(&s->live.ranks[r], WEFTI_LIFE_AWAITS);
     }
 }
 
-/* leaves: the world is ending, and those that are missing have left. */
 static weft_status begin_mending(wefti_scheduler *s, bool leaves) {
     wefti_mending_state *m = &s->mend;
     int32_t missing = 0, count = 0, used = 0;
@@ -129,7 +131,7 @@ static weft_status begin_mending(wefti_scheduler *s, bool leaves) {
         m->armed += slot->armed != WEFTI_ARMED_NOT;
         if (slot->client) {
             (void)wefti_mending_returned(&m->world, r, (int64_t)slot->join.generation,
-                                         slot->join.mends, wefti_is_new(slot));
+                                         slot->join.mends, wefti_is_new(&s->live.ranks[r]));
             if (slot->join.used > used) used = slot->join.used;
             continue;
         }

@@ -28,7 +28,8 @@ static bool enlarge(void **array, int32_t from, int32_t to, size_t element) {
 weft_status wefti_make_room(wefti_scheduler *s, int32_t ranks) {
     wefti_mending_state *m = &s->mend;
     if (ranks <= s->room) return WEFT_OK;
-    bool has = enlarge((void **)&s->slots, s->room, ranks, sizeof *s->slots);
+    bool has = enlarge((void **)&s->slots, s->room, ranks, sizeof *s->slots) &&
+               enlarge((void **)&s->live.ranks, s->room, ranks, sizeof *s->live.ranks);
     if (m->seats) { /* else it makes room for slots alone */
         has = has && enlarge((void **)&m->seats, s->room, ranks, sizeof *m->seats) &&
               enlarge((void **)&m->holds, s->room, ranks, sizeof *m->holds);
@@ -59,7 +60,7 @@ static int32_t count_awaited(const wefti_scheduler *s, int64_t now_ns) {
     const bool waits = waited_ns <= (int64_t)s->mend.elastic.patience_s * 1000000000;
     int32_t awaited = 0;
     for (int32_t r = 0; r < s->taken && waits; r++)
-        awaited += !s->mend.seats[r].filled && s->slots[r].state == WEFTI_SLOT_AWAITED;
+        awaited += !s->mend.seats[r].filled && s->live.ranks[r].state == WEFTI_LIFE_AWAITED;
     return awaited;
 }
 
@@ -94,7 +95,7 @@ bool wefti_mend_may_shrink(const wefti_scheduler *s) {
     if (!wefti_mend_is_elastic(s)) return false;
     int32_t stays = -1; /* without the one more */
     for (int32_t r = 0; r < s->taken; r++)
-        stays += s->mend.seats[r].filled || s->slots[r].state == WEFTI_SLOT_AWAITED;
+        stays += s->mend.seats[r].filled || s->live.ranks[r].state == WEFTI_LIFE_AWAITED;
     return fitting(s, stays) > 0;
 }
 
@@ -191,6 +192,7 @@ static void move_slots(wefti_scheduler *s) {
         if (kept != r) {
             wefti_free(m->holds[kept]);
             s->slots[kept] = s->slots[r];
+            wefti_liveness_move(&s->live, kept, r);
             s->slots[kept].client->slot = kept;
             m->holds[kept] = m->holds[r];
             m->holds[r] = NULL;
@@ -198,6 +200,7 @@ static void move_slots(wefti_scheduler *s) {
         kept++;
     }
     for (int32_t r = kept; r < s->taken; r++) s->slots[r] = (wefti_member_slot){0};
+    wefti_liveness_shrink(&s->live, kept);
     s->taken = kept;
 }
 
@@ -249,11 +252,11 @@ bool wefti_mend_goes_on(wefti_scheduler *s, const wefti_end *end) {
     /* The others may have ended well before a process without a seat does. */
     if (s->state == WEFTI_SCHEDULER_LEFT) return seat < 0;
     if (s->state != WEFTI_SCHEDULER_RUNNING) return false;
-    if (seat >= 0 && wefti_has_left(&s->slots[seat])) return false;
+    if (seat >= 0 && wefti_has_left(&s->live.ranks[seat])) return false;
     if (seat >= 0 && s->mend.seats[seat].filled) {
         wefti_scheduler_rank_ended_so(s, seat, end);
     } else if (seat >= 0) {
-        wefti_slot_happens(&s->slots[seat], WEFTI_SLOT_AWAITS_NONE);
+        wefti_life_happens(&s->live.ranks[seat], WEFTI_LIFE_AWAITS_NONE);
         wefti_mend_give_up_seats(s, wefti_now_ns());
     }
     if (s->state != WEFTI_SCHEDULER_RUNNING) return false;
@@ -299,13 +302,8 @@ static bool is_about_to_shrink(const wefti_scheduler *s) {
 static void add_slot(wefti_scheduler *s, wefti_client *client, const wefti_join *join) {
     wefti_mending_state *m = &s->mend;
     wefti_member_slot *slot = &s->slots[s->taken];
-    const int64_t now = wefti_now_ns();
-    *slot = (wefti_member_slot){.join = *join,
-                                .number = join->number,
-                                .armed = WEFTI_ARMED,
-                                .state = WEFTI_SLOT_NEWCOMER,
-                                .heard_ns = now,
-                                .standing = {.since_ns = now}};
+    *slot = (wefti_member_slot){.join = *join, .number = join->number, .armed = WEFTI_ARMED};
+    wefti_liveness_grow(&s->live, wefti_now_ns());
     memcpy(slot->address, client->address, sizeof slot->address);
     slot->join.generation = 0;
     wefti_add_came(s, join->number);

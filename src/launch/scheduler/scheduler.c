@@ -34,7 +34,7 @@ static void tick(wefti_scheduler *s, int64_t now) {
     wefti_client_expire(s, now);
     wefti_standby_check(s, now);
     if (s->state == WEFTI_SCHEDULER_FORMING) wefti_scheduler_check_forming(s, now);
-    if (wefti_scheduler_awaits_word(s) && now > s->blame.until_ns) wefti_scheduler_end_blame(s);
+    wefti_scheduler_check_word(s, now);
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_allgather(s, now);
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_scheduler_check_ranks(s, now);
     if (s->state == WEFTI_SCHEDULER_RUNNING) wefti_mend_check(s, now);
@@ -140,6 +140,7 @@ static void release(wefti_scheduler *s) {
     wefti_gather_end(s);
     wefti_free(s->clients);
     wefti_free(s->slots);
+    wefti_liveness_free(&s->live);
     wefti_seats_free(s);
     wefti_again_free(s);
     wefti_alike_end(s);
@@ -176,11 +177,11 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
     s->generation = options->generation;
     s->numbers = s->room = options->size;
     s->listener = s->poller = s->alarm = -1;
-    s->start_ns = s->looked_ns = wefti_now_ns();
+    s->start_ns = wefti_now_ns();
     s->restarts = wefti_restart_budget_of(options->restarts, options->restart_window_seconds);
     s->join_ns = wefti_ns_of_seconds(options->join_seconds, 600);
-    s->heartbeat_ns = wefti_ns_of_seconds(options->heartbeat_seconds, 10);
-    s->wait_ns = wefti_ns_of_seconds(options->wait_seconds, WEFTI_WAIT_SECONDS);
+    s->heartbeat_ns = s->live.silence_ns = wefti_ns_of_seconds(options->heartbeat_seconds, 10);
+    s->live.wait_ns = wefti_ns_of_seconds(options->wait_seconds, WEFTI_WAIT_SECONDS);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -196,6 +197,7 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
                              ? wefti_seats_create(s)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a scheduler of %d members",
                                           (int)options->size);
+    if (status >= 0) status = wefti_liveness_create(&s->live, options->size);
     if (status >= 0) status = wefti_again_create(s);
     if (status >= 0) status = wefti_alike_begin(s);
     if (status >= 0) status = open_all(s);
@@ -241,7 +243,7 @@ void wefti_scheduler_fail(wefti_scheduler *s, weft_status status, int32_t failed
                           const char *message) {
     pthread_mutex_lock(&s->lock);
     const int32_t slot = s->ranked ? wefti_slot_of_process(s, failed) : -1;
-    bool has_said_why = slot >= 0 && s->slots[slot].gave_up;
+    bool has_said_why = slot >= 0 && s->live.ranks[slot].gave_up;
     if (!has_said_why) wefti_scheduler_abort(s, status, failed, message);
     pthread_mutex_unlock(&s->lock);
     ring(s);
@@ -343,7 +345,7 @@ bool wefti_scheduler_is_watched(wefti_scheduler *s, int32_t first, int32_t count
 bool wefti_scheduler_has_left(wefti_scheduler *s, int32_t rank) {
     pthread_mutex_lock(&s->lock);
     const int32_t slot = s->ranked ? wefti_slot_of_process(s, rank) : -1;
-    bool left = slot >= 0 && s->slots[slot].state == WEFTI_SLOT_PARTED;
+    bool left = slot >= 0 && s->live.ranks[slot].state == WEFTI_LIFE_PARTED;
     pthread_mutex_unlock(&s->lock);
     return left;
 }

@@ -69,15 +69,15 @@ static bool is_connected(const wefti_client *c) {
 }
 
 /* Where one rank is silent, others whose last heartbeats are late may be as well. */
-static bool is_heard(const wefti_scheduler *s, const wefti_member_slot *slot) {
-    return wefti_now_ns() - slot->heard_ns < s->heartbeat_ns / 2;
+static bool is_heard(const wefti_scheduler *s, const wefti_life *life) {
+    return wefti_now_ns() - life->heard_ns < s->heartbeat_ns / 2;
 }
 
 /* Its rank in the world that was whole last, or in a later one that may have been; -1: it was not
  * there. */
 static int32_t place_of(const wefti_scheduler *s, int32_t rank, bool in_later) {
     if (in_later) return s->slots[rank].later - 1;
-    if (wefti_is_new(&s->slots[rank])) return -1;
+    if (wefti_is_new(&s->live.ranks[rank])) return -1;
     return s->mend.seats ? s->mend.seats[rank].was : rank;
 }
 
@@ -87,10 +87,11 @@ static bool keeps_majority_of(const wefti_scheduler *s, int32_t rank, bool silen
     bool has_first = false;
     for (int32_t r = 0; r < s->taken; r++) {
         const wefti_member_slot *slot = &s->slots[r];
+        const wefti_life *life = &s->live.ranks[r];
         const int32_t place = place_of(s, r, of_later);
-        const bool is_here = slot->client && !wefti_is_dead(slot) && is_connected(slot->client) &&
-                             (!silent || is_heard(s, slot));
-        if (r == rank || place < 0 || !(wefti_has_left(slot) || is_here)) continue;
+        const bool is_here = slot->client && !wefti_is_dead(life) && is_connected(slot->client) &&
+                             (!silent || is_heard(s, life));
+        if (r == rank || place < 0 || !(wefti_has_left(life) || is_here)) continue;
         here++;
         has_first = has_first || place == 0;
     }

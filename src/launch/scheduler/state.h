@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "recovery/recovery.h"
+#include "launch/scheduler/liveness.h"
 #include "launch/scheduler/scheduler.h"
 #include "launch/wire/wire.h"
 #include "launch/socket.h"
@@ -66,33 +67,6 @@ enum {
     WEFTI_ENTRIES_AHEAD = 2
 }; /* after a restart a member repeats its last card before the next */
 
-/* How fast a rank makes steps, as its heartbeats say: health.c. */
-typedef struct wefti_pace {
-    int64_t step, since_ns; /* the last step, and when it was first heard of */
-    int64_t pace_ns;        /* that a step takes, the last ones above all; 0: not known */
-} wefti_pace;
-
-/* The process of a seat, and what happens to it: slot.c. In order: it runs, has left, is dead. */
-typedef enum wefti_slot_state {
-    WEFTI_SLOT_RANK,
-    WEFTI_SLOT_NEWCOMER,      /* took an empty seat, and its world is not whole yet */
-    WEFTI_SLOT_LEFT,          /* after a failure, of the job or of itself */
-    WEFTI_SLOT_PARTED,        /* left before the job failed */
-    WEFTI_SLOT_NEWCOMER_DIED, /* and has its seat yet */
-    WEFTI_SLOT_DEAD,
-    WEFTI_SLOT_AWAITED /* dead, and another process is being started for the seat */
-} wefti_slot_state;
-typedef enum wefti_slot_event {
-    WEFTI_SLOT_DIES,
-    WEFTI_SLOT_LEAVES,
-    WEFTI_SLOT_PARTS,   /* has left, and nothing has failed */
-    WEFTI_SLOT_EMPTIES, /* the world is mended without it */
-    WEFTI_SLOT_AWAITS,  /* another process follows */
-    WEFTI_SLOT_AWAITS_NONE,
-    WEFTI_SLOT_FILLS,  /* another process comes */
-    WEFTI_SLOT_GOES_ON /* the world is whole */
-} wefti_slot_event;
-
 /* A rank. While the world is forming: a member that waits for its rank, in order of arrival. */
 typedef struct wefti_member_slot {
     wefti_client *client; /* NULL: its connection is closed */
@@ -104,22 +78,16 @@ typedef struct wefti_member_slot {
     int32_t told;      /* the rank that its process has been told last */
     int32_t later;     /* its rank, plus 1, in a world of mend.later_size ranks; 0: none */
     int32_t next_node; /* seats.c: the next seat of its list, plus 1; 0: none */
-    wefti_slot_state state;
     enum {
         WEFTI_ARMED_NOT,
         WEFTI_ARMED,     /* its world may be mended */
         WEFTI_ARMED_HERE /* and it has said to this scheduler how */
     } armed;
     /* Facts, in any state: */
-    bool gave_up;     /* it has said that it failed, since the last HALT */
-    bool partial;     /* has not said all that it has called */
-    int deaths;       /* processes that this seat has lost */
-    int refused;      /* how many it had lost with the last one that could not take it; 0: none */
-    bool uncounted;   /* how many is not known: the scheduler before knew it */
-    int64_t heard_ns; /* last heartbeat */
-    wefti_standing standing;
-    int64_t said_ns; /* when it said so */
-    wefti_pace pace;
+    bool partial;   /* has not said all that it has called */
+    int deaths;     /* processes that this seat has lost */
+    int refused;    /* how many it had lost with the last one that could not take it; 0: none */
+    bool uncounted; /* how many is not known: the scheduler before knew it */
     struct {
         uint64_t number; /* 0: no card */
         unsigned char *data;
@@ -135,14 +103,6 @@ typedef struct wefti_parted {
     wefti_call_record record;
 } wefti_parted;
 enum { WEFTI_PARTED_BUCKETS = 1 << 16 };
-
-/* A rank gave up because of another one, whose own word is awaited: blame.c. */
-typedef struct wefti_accusation {
-    int64_t until_ns;          /* 0: no word is awaited */
-    int32_t by;                /* who blames */
-    bool of_connection;        /* it has lost its connection to that one */
-    wefti_abort_reason reason; /* it names the blamed rank */
-} wefti_accusation;
 
 /* The mending of a world that has lost processes: mend.c. */
 typedef struct wefti_mending_state {
@@ -218,7 +178,7 @@ struct wefti_scheduler {
     bool told_missing;      /* which members the first world waits for */
     wefti_scheduler_state state;
     wefti_abort_reason reason;
-    wefti_accusation blame;
+    wefti_liveness live; /* of the ranks, as long as there are any */
     wefti_mending_state mend;
     wefti_gathering gather;
     wefti_alike_state alike;
@@ -239,7 +199,7 @@ struct wefti_scheduler {
     bool is_over;
     wefti_end first_end; /* of the first process that has ended, well or not; if one `has_ended` */
     bool has_ended;
-    int64_t start_ns, looked_ns, checked_ns;
+    int64_t start_ns, checked_ns;
     wefti_doubt doubt;
     bool deposed;      /* the other scheduler may have the job: standby.c */
     int64_t paused_ns; /* this process has gone on after a pause; 0: it had none */
@@ -258,11 +218,11 @@ struct wefti_scheduler {
     int32_t room;           /* slots, and seats of `mend` */
     int32_t taken;          /* slots in use */
     int32_t numbers;        /* processes have numbers below; from `size` on: added ones */
-    int32_t lacking, staying;   /* where to look first for a slot without entry, or not left */
+    int32_t lacking;        /* where to look first for a slot without entry */
     int64_t allgather_since_ns; /* 0: no card waits for others */
     uint64_t answered;          /* number of the last all-gather; what it brought */
     wefti_shared_body *answer;  /* NULL: there was none */
-    int64_t heartbeat_ns, wait_ns, join_ns;
+    int64_t heartbeat_ns, join_ns;
 };
 
 /* client.c */
@@ -387,12 +347,13 @@ void wefti_slot_clear(wefti_member_slot *slot); /* frees its cards */
 
 /* watch.c */
 void wefti_scheduler_check_ranks(wefti_scheduler *s, int64_t now_ns);
+void wefti_scheduler_check_word(wefti_scheduler *s, int64_t now_ns); /* of a rank that is blamed */
 void wefti_scheduler_rank_died(wefti_scheduler *s, int32_t rank, const char *why);
 /* The same, by a launcher's word. */
 void wefti_scheduler_rank_ended_so(wefti_scheduler *s, int32_t rank, const wefti_end *end);
-/* The same of one that has said why it cannot take its seat. */
-void wefti_scheduler_newcomer_failed(wefti_scheduler *s, int32_t rank, const char *why);
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank);
+void wefti_scheduler_rank_gave_up(wefti_scheduler *s, int32_t rank,
+                                  const wefti_abort_reason *reason);
 void wefti_scheduler_goodbye(wefti_scheduler *s); /* to all: nobody watches any more */
 
 /* standby.c: two schedulers for one job */
@@ -418,18 +379,6 @@ static inline bool wefti_is_in_doubt(const wefti_scheduler *s) {
 /* A launcher's word, of the last of `starts` processes with this number. */
 void wefti_doubt_ended(wefti_scheduler *s, int32_t number, int32_t starts);
 void wefti_doubt_forget(wefti_scheduler *s); /* the world is whole, or has ended; frees */
-
-/* blame.c */
-void wefti_scheduler_rank_gave_up(wefti_scheduler *s, int32_t rank,
-                                  const wefti_abort_reason *reason);
-static inline bool wefti_scheduler_awaits_word(const wefti_scheduler *s) {
-    return s->blame.until_ns != 0;
-}
-/* A newcomer that leaves before it has its seat is refused. False: the rank is none. */
-bool wefti_scheduler_newcomer_left(wefti_scheduler *s, int32_t rank);
-/* The blamed rank has left without a word, or the time for it is up: the job fails for the reason
- * of the rank that blames. */
-void wefti_scheduler_end_blame(wefti_scheduler *s);
 
 /* mend.c */
 /* A world begins, with all ranks in their seats. Without memory it cannot be mended. */
@@ -472,7 +421,6 @@ void wefti_mend_left(wefti_scheduler *s, int32_t rank); /* amid it: that ends th
 void wefti_mend_check(wefti_scheduler *s, int64_t now_ns);
 
 /* health.c */
-void wefti_pace_note(wefti_pace *pace, int64_t step, int64_t now_ns);
 weft_status wefti_scheduler_tell_health(wefti_scheduler *s, wefti_client *client) WEFT_CHECKED;
 
 /* newcomer.c */
@@ -566,23 +514,11 @@ void wefti_scheduler_abort_text(wefti_scheduler *s, weft_status status, int32_t 
 /* That rank knows the verdict, or has ended. -1, unknown: it is not noted; one that the job does
  * not have: all ranks are. */
 void wefti_scheduler_note_told(wefti_scheduler *s, int32_t rank);
-/* slot.c */
-void wefti_slot_happens(wefti_member_slot *slot, wefti_slot_event event);
-static inline bool wefti_is_dead(const wefti_member_slot *slot) {
-    return slot->state >= WEFTI_SLOT_NEWCOMER_DIED;
-}
-static inline bool wefti_has_left(const wefti_member_slot *slot) {
-    return slot->state == WEFTI_SLOT_LEFT || slot->state == WEFTI_SLOT_PARTED;
-}
-static inline bool wefti_is_new(const wefti_member_slot *slot) {
-    return slot->state == WEFTI_SLOT_NEWCOMER || slot->state == WEFTI_SLOT_NEWCOMER_DIED;
-}
-
 /* WEFT_RANK_NONE before there are ranks. */
 int32_t wefti_slot_rank(const wefti_scheduler *s, int32_t slot);
 /* "rank 3 (process 123 on host 0)" */
 void wefti_slot_name(const wefti_scheduler *s, int32_t rank, wefti_text *out);
 /* "it was computing in step 12 (345 transfers done)" */
-void wefti_slot_describe(const wefti_member_slot *slot, int64_t now_ns, wefti_text *out);
+void wefti_life_describe(const wefti_life *life, int64_t now_ns, wefti_text *out);
 
 #endif

@@ -183,8 +183,8 @@ typedef struct wefti_mend_rank { /* each rank of that world */
     int32_t source, was;         /* as in wefti_mend */
 } wefti_mend_rank;
 
-/* For so long the scheduler awaits the word of a rank that another rank blames (scheduler/blame.c).
- * By then a death is seen: docs/design/control-plane.md. */
+/* For so long the scheduler awaits the word of a rank that another rank blames
+ * (scheduler/liveness.h). By then a death is seen: docs/design/control-plane.md. */
 enum { WEFTI_WORD_SECONDS = 1 };
 
 typedef struct wefti_abort_reason { /* ABORT, REFUSED, FAIL */
