@@ -1,9 +1,10 @@
 /* Kinds of devices: a table for memory and order (device/device.h), and the backends of the kernels
  * that work on this memory.
  *
- * Each rank has a kind, and its program is built for it. Kernels of the host, such as those of the
- * reference backend, stand only in the lists of kinds whose memory the host can reach. A dry build
- * asks the backends alone and opens no device. So it works where no device of the kind is. */
+ * Each rank has a kind, and its program is built for it. The reference
+ * backend and the CPU's run on the host. So only kinds whose memory the host can reach list them. A
+ * dry build asks the backends alone and opens no device. So it works where no device of the kind
+ * is. */
 #ifndef WEFTI_KINDS_H
 #define WEFTI_KINDS_H
 

@@ -52,9 +52,9 @@ static inline bool wefti_flight_is_call(const wefti_flight *f) {
  * `name` and the buffers of `f`. */
 weft_status wefti_flight_post(struct wefti_emitter *b, wefti_section s, wefti_flight f,
                               int32_t transfer) WEFT_CHECKED;
-/* Makes the section's last step the first part of a call, up to instruction `to`; it leaves
- * `leaves` transfers in flight. 0: this rank has nothing to move, but keeps the order of the
- * others. Uses `use`, `owner` and `width` of `f`. */
+/* Makes the section's last step the first part of a call, up to instruction `to`. The part leaves
+ * `leaves` transfers in flight. A rank without a transfer passes 0 and still adds the part, so that
+ * all ranks have the same order. Uses `use`, `owner` and `width` of `f`. */
 weft_status wefti_flight_leave(struct wefti_emitter *b, wefti_section s, wefti_flight f, int32_t to,
                                int32_t leaves) WEFT_CHECKED;
 /* Adds the step that ends entry i, and removes the entry. The step of a call uses the call's

@@ -226,8 +226,9 @@ static void what_does_not_fit_is_said(void **state) {
     joint_source_free(&m);
 }
 
-/* Splits of a mixture without a capacity factor whose guesses fit and whose programs do not: the
- * effort ends before one is walked. What is named needs little more than the least plan. */
+/* A mixture without a capacity factor. Its splits fit by their guesses, but their programs do not,
+ * and the effort ends before one is walked. The plan that the message names needs little more than
+ * the least plan. */
 static void the_least_need_is_said(void **state) {
     (void)state;
     enum { MIB = 1 << 20 };

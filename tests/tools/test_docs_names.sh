@@ -12,7 +12,7 @@ find src include tests fortran cmake modules bench examples tools .ci CMakeLists
 find src fortran bench modules tests -name 'weft*' | sed 's,.*/,,; s/[.].*//' >>"$work/known"
 # Options of the build: weft_dependency(NAME ...) makes WEFT_NAME.
 sed -n 's/^ *option(\(WEFT_[A-Z_]*\).*/\1/p' CMakeLists.txt cmake/*.cmake >>"$work/known"
-grep -ohE '\b(ONEDNN|YAML|ZLIB|HWLOC|OPENSSL|UCX)\b' CMakeLists.txt cmake/*.cmake | sed 's/^/WEFT_/' >>"$work/known"
+sed -n 's/^ *weft_dependency(\([A-Z]*\) .*/WEFT_\1/p' CMakeLists.txt cmake/*.cmake >>"$work/known"
 sort -u "$work/known" -o "$work/known"
 for page in $pages; do
     # Not patterns: WEFT_* and weft_graph_*, nor placeholders such as wefti_build_NAME.

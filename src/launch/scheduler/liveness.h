@@ -1,17 +1,19 @@
-/* Which ranks of a world live, as a pure state machine: no sockets, no clock. The time is an
- * argument of each event that needs it, and an event returns what its caller is to do.
- * launch/scheduler/watch.c carries that out, and finds the words. tests/launch/test_liveness.c
- * tests it by events.
+/* Which ranks of a world live, as a pure state machine: no sockets, no clock. An event that needs
+ * the time has it as an argument. It returns an action, which launch/scheduler/watch.c carries out
+ * and puts into words. tests/launch/test_liveness.c sends it events.
  *
  * Each rank has one state (wefti_life_state) and a table of events, in liveness.c. Beside it are
  * facts that a rank has said, which any state may have.
  *
  * *Silence.* A rank that is not heard of for `silence_ns` is stopped.
  *
- * *Waits.* If a rank waits for longer than `wait_ns`, the machine names the ranks that keep the
- * others waiting, in this order: those that compute or have left, those that wait elsewhere than
- * most, those that are behind. It does not wait so long if a rank has left, and all others wait,
- * and nothing comes to any of them.
+ * *Waits.* If a rank waits for longer than `wait_ns`, the machine names the culprits. These are the
+ * ranks of the first of these groups that has any:
+ * 1. ranks that compute or have left,
+ * 2. ranks that wait in another transfer than most,
+ * 3. ranks that have done fewer transfers than others.
+ * The machine names them earlier if a rank has left, all others wait, and no bytes reach any of
+ * them.
  *
  * *Blame.* A rank whose connection to another rank has closed may give up before the scheduler
  * sees that the other process has died: these are different connections. So the word of a blamed
