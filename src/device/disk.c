@@ -80,11 +80,9 @@ static void end_request(wefti_disk_stream *d, wefti_disk_request *r, int error) 
 
 static unsigned char *buffer_of(const wefti_disk_stream *d, wefti_disk_request *r) {
     if (!r->allocated) {
-        r->allocated = wefti_alloc((size_t)(d->block + d->alignment));
+        r->allocated = wefti_alloc((size_t)d->block + WEFTI_DISK_ALIGNMENT);
         if (!r->allocated) return NULL;
-        r->buffer = r->allocated;
-        r->buffer += (d->alignment - (int64_t)((uintptr_t)r->buffer % (uintptr_t)d->alignment)) %
-                     d->alignment;
+        r->buffer = wefti_disk_align(r->allocated);
     }
     return r->buffer;
 }
@@ -133,7 +131,7 @@ static bool use_blocks(wefti_disk_stream *d, wefti_disk_request *r) {
 
 bool wefti_disk_request_advance(wefti_disk_stream *d, wefti_disk_request *r, int64_t result) {
     const int64_t moved = result > 0 ? below(result, d->alignment) : result;
-    if (moved == -EINTR || moved == -EAGAIN) return false;
+    if (moved == -EINTR) return false;
     if (moved <= 0) {
         end_request(d, r, moved ? (int)-moved : EIO);
         return true;
@@ -224,7 +222,9 @@ static weft_status open_file(wefti_disk_stream *d) {
 }
 
 static weft_status reserve(const wefti_disk_stream *d) {
-    int error = WEFTI_DISK(fallocate(d->fd, 0, 0, d->bytes)) ? errno : 0;
+    int error;
+    do error = WEFTI_DISK(fallocate(d->fd, 0, 0, d->bytes)) ? errno : 0;
+    while (error == EINTR);
     if (error == EOPNOTSUPP) error = posix_fallocate(d->fd, 0, d->bytes); /* writes each block */
     if (!error) return WEFT_OK;
     struct statvfs space;

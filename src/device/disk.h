@@ -1,8 +1,10 @@
 /* Streams of asynchronous reads and writes of ranges of one file: the memory below the host's.
  *
- * The file has no name (O_TMPFILE), so nothing is left of it after any death. Its space is reserved
- * before its first use. Reads and writes pass the page cache (O_DIRECT) if the file system lets
- * them. They run by io_uring, or by threads where the library or the kernel lacks io_uring.
+ * The file has no name (O_TMPFILE), so nothing is left of it after any death. Where the file system
+ * has no such files, its name is removed at once: a death before that leaves an empty file. Space
+ * is reserved before the first use. Reads and writes pass the page cache (O_DIRECT) if the file
+ * system lets them. They run by io_uring, or by threads where the library or the kernel lacks
+ * io_uring.
  *
  * Operations that share blocks of 4 KiB behave as if each ended before the next one began. Other
  * operations run at the same time. Any offset, size and memory is legal. Aligned ones are faster:
@@ -16,6 +18,12 @@
 #include "base/status.h"
 
 enum { WEFTI_DISK_ALIGNMENT = 4096, WEFTI_DISK_DEPTH_MAX = 64, WEFTI_DISK_BLOCK_MAX = 64 << 20 };
+
+/* The first aligned byte from `memory` on. */
+static inline unsigned char *wefti_disk_align(void *memory) {
+    const uintptr_t past = (uintptr_t)memory % WEFTI_DISK_ALIGNMENT;
+    return (unsigned char *)memory + (past ? WEFTI_DISK_ALIGNMENT - past : 0);
+}
 
 typedef struct wefti_disk_stream wefti_disk_stream;
 typedef struct wefti_disk_ticket wefti_disk_ticket; /* a read or write that was begun */

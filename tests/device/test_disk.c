@@ -285,6 +285,28 @@ static void test_failures_name_the_offset(void **state) {
     }
 }
 
+/* A call that a signal interrupts is repeated, and one that never succeeds ends with an error. */
+static void test_interrupted_calls_are_repeated(void **state) {
+    (void)state;
+    for (int w = 0; w < WAYS; w++) {
+        wefti_disk_stream *d;
+        wefti_disk_ticket *t;
+        char bytes[64] = "";
+        if (!open_way(ways[w], &d)) continue;
+        wefti_disk_stream_close(d);
+        wefti_fault_arm(WEFTI_FAULT_IO, 1, false, EINTR); /* the reservation */
+        assert_true(open_way(ways[w], &d));
+        wefti_fault_arm(WEFTI_FAULT_IO, 0, false, EINTR);
+        ASSERT_OK(wefti_disk_stream_read(d, 0, sizeof bytes, bytes, &t));
+        ASSERT_OK(wefti_disk_stream_wait(d, t));
+        wefti_fault_arm(WEFTI_FAULT_IO, 0, true, EAGAIN);
+        ASSERT_OK(wefti_disk_stream_read(d, 0, sizeof bytes, bytes, &t));
+        ASSERT_FAILS(WEFT_E_IO, folder, wefti_disk_stream_wait(d, t));
+        wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+        wefti_disk_stream_close(d);
+    }
+}
+
 /* A slow disk changes the time only. */
 static void test_slow_disks_give_the_same(void **state) {
     (void)state;
@@ -428,6 +450,7 @@ int main(void) {
         cmocka_unit_test(test_threads_share_a_stream),
         cmocka_unit_test(test_each_call_fails_in_turn),
         cmocka_unit_test(test_failures_name_the_offset),
+        cmocka_unit_test(test_interrupted_calls_are_repeated),
         cmocka_unit_test(test_slow_disks_give_the_same),
         cmocka_unit_test(test_files_without_o_tmpfile),
         cmocka_unit_test(test_files_without_o_direct),
