@@ -200,34 +200,31 @@ static weft_status time_transfers(wefti_sim *sim, wefti_sim_rank *r, const group
 
 /* ---- copies between spaces ---- */
 
-/* The way of each move, which its posts know. */
-static wefti_tier_way way_of_copy(const wefti_program *p, int32_t move) {
-    for (int s = 0; s < WEFTI_SECTIONS; s++)
-        for (int32_t k = 0; k < p->step_count[s]; k++) {
-            const wefti_step *step = &p->steps[s][k];
-            if (step->kind == WEFTI_STEP_POST && step->move == move && wefti_step_copy(p, step))
-                return wefti_location_space(step->args[1]) == WEFTI_SPACE_DEVICE ? WEFTI_TIER_READ
-                                                                                 : WEFTI_TIER_WRITE;
-        }
-    return WEFTI_TIER_WRITE; /* nothing posts it */
-}
-
 /* At the machine's rate to host memory, or, where that is unknown, like a copy within the device.
  */
+static double copy_seconds(const wefti_sim *sim, const wefti_program *p, const wefti_step *post) {
+    const wefti_machine_model *machine = sim->options->machine;
+    const wefti_tier_rates *host = &machine->device.host_bytes_per_second;
+    const bool reads = wefti_location_space(post->args[1]) == WEFTI_SPACE_DEVICE;
+    const double bytes = (double)p->moves[post->move].bytes;
+    if (!host->source) return wefti_copy_seconds(machine, bytes);
+    return bytes / wefti_tier_rate(host, reads ? WEFTI_TIER_READ : WEFTI_TIER_WRITE, bytes);
+}
+
+/* All posts of a move copy the same way. */
 static weft_status time_copies(const wefti_sim *sim, wefti_sim_rank *r) {
     const wefti_program *p = r->program;
-    const wefti_tier_rates *host = &sim->options->machine->device.host_bytes_per_second;
     for (int32_t i = 0; i < p->move_count; i++)
         if (p->moves[i].way == WEFTI_WAY_SPACES) r->moves = p->move_count;
     if (!r->moves) return WEFT_OK;
     r->copies = make(sim, r->moves, sizeof *r->copies);
     WEFT_REQUIRE(r->copies, WEFT_E_NOMEM, "no memory to simulate %d ranks", sim->world);
-    for (int32_t i = 0; i < r->moves; i++) {
-        const double bytes = (double)p->moves[i].bytes;
-        r->copies[i].duration =
-            picoseconds(host->source ? bytes / wefti_tier_rate(host, way_of_copy(p, i), bytes)
-                                     : wefti_copy_seconds(sim->options->machine, bytes));
-    }
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
+        for (int32_t k = 0; k < p->step_count[s]; k++) {
+            const wefti_step *step = &p->steps[s][k];
+            if (step->kind == WEFTI_STEP_POST && wefti_step_copy(p, step))
+                r->copies[step->move].duration = picoseconds(copy_seconds(sim, p, step));
+        }
     return WEFT_OK;
 }
 

@@ -165,9 +165,8 @@ static weft_status read_flag(const model_reading *r, const spot *level, const ch
 
 /* ---- devices ---- */
 
-/* {"value": 8e9, "source": "..."}, or curves: {"source": "...", "read": [[size, rate], ...],
- * "write":
- * ..., "both": ...} */
+/* {"value": 8e9, "source": "..."}, or curves:
+ * {"source": "...", "read": [[size, rate], ...], "write": ..., "both": ...} */
 static weft_status read_tier(const model_reading *r, const spot *device, const char *key,
                              wefti_tier_rates *out) {
     static const char *const known[] = {
