@@ -80,7 +80,7 @@ typedef struct weft_machine_options {
 WEFTI_ZERO_DEFAULTS(weft_machine_options, weft_machine_defaults)
 
 /** Measure a machine file: kernels, copies and the disk by size, links, memory. All devices measure
- * at the same time. Collective; takes about 150 times `seconds`. The text is equal on all ranks.
+ * at the same time. Collective; takes about 110 times `seconds`. The text is equal on all ranks.
  * @param world  NULL: the devices are threads of this process
  * @param out    freed with weft_text_free
  * @return WEFT_E_ARG for options out of range, or hosts with unequal numbers of devices;

@@ -19,7 +19,7 @@ static const cli_option options[] = {
     {"out", "FILE", CLI_TEXT, offsetof(machine_options, out), 0, 0,
      "measure: write the machine file there, not as `this-machine`"},
     {"disk", "DIR", CLI_TEXT, offsetof(machine_options, disk), 0, 0,
-     "measure: the disk of this directory; without it, of the file's directory or of this one"},
+     "measure: the disk of DIR; without it, of the directory of --out, or the current one"},
     {"devices", "N", CLI_INTEGER, offsetof(machine_options, devices), 1, 64,
      "measure: devices of this process, which share its cores; 1 without it"},
     {"seconds", "S", CLI_REAL, offsetof(machine_options, seconds), 0.0001, 60,

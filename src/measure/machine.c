@@ -113,9 +113,9 @@ static weft_status count_hosts(const wefti_measuring *m) {
 static weft_status measure_all(const wefti_measuring *m) {
     WEFT_TRY(count_hosts(m));
     WEFT_TRY(measure_memory(m));
+    WEFT_TRY(wefti_measure_tiers(m)); /* first, since a disk may be full */
     WEFT_TRY(wefti_measure_kernels(m));
-    WEFT_TRY(wefti_measure_levels(m));
-    return wefti_measure_tiers(m);
+    return wefti_measure_levels(m);
 }
 
 typedef struct machine_rank {

@@ -1,7 +1,6 @@
 /* Rates of the tiers below device memory by size: host memory by the device's copies, the disk by
  * streams (device/disk.h). */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -10,10 +9,12 @@
 #include "device/disk.h"
 #include "device/device.h"
 #include "measure/machine.h"
+#include "session/party.h"
 
 enum {
     BLOCK_LEAST = 4 << 10,
-    BLOCK_MOST = 8 << 20,
+    BLOCK_MOST = 4 << 20,
+    BLOCK_FACTOR = 4,        /* from a size to the next */
     REGION_BYTES = 32 << 20, /* more than most caches */
     RUN_BYTES = 1 << 20,     /* copies of one run */
     DISK_FILE_BYTES = 64 << 20,
@@ -92,7 +93,7 @@ static weft_status measure_copies(const wefti_measuring *m, copying *c) {
     double seconds;
     for (int way = 0; way < WEFTI_TIER_WAYS; way++) {
         c->way = (wefti_tier_way)way;
-        for (c->block = BLOCK_LEAST; c->block <= BLOCK_MOST; c->block *= 2) {
+        for (c->block = BLOCK_LEAST; c->block <= BLOCK_MOST; c->block *= BLOCK_FACTOR) {
             c->at = c->cpu_bytes = 0;
             c->cpu_seconds = 0;
             WEFT_TRY(wefti_measured_seconds(m, copy_blocks, c, &seconds));
@@ -139,7 +140,7 @@ static weft_status measure_host(const wefti_measuring *m) {
 typedef struct disk_trial {
     wefti_disk_stream *stream;
     unsigned char *memory; /* REGION_BYTES */
-    double seconds;        /* for each trial */
+    double seconds;        /* for all trials of a rate */
     wefti_tier_way way;
     int64_t block;
     int32_t depth;
@@ -165,7 +166,7 @@ static weft_status disk_rate(disk_trial *t, double *out) {
     int64_t begun = 0, ended = 0;
     const double begin = wefti_now_s();
     double now = begin;
-    while (begun < t->depth || now - begin < t->seconds) {
+    while (begun < t->depth || now - begin < t->seconds / DISK_TRIALS) {
         if (begun - ended == t->depth)
             WEFT_TRY(wefti_disk_stream_wait(t->stream, tickets[ended++ % t->depth]));
         WEFT_TRY(begin_block(t, begun, &tickets[begun % t->depth]));
@@ -178,13 +179,16 @@ static weft_status disk_rate(disk_trial *t, double *out) {
     return WEFT_OK;
 }
 
+/* A disk so slow that one trial takes the time of all has one. */
 static weft_status best_rate(disk_trial *t, double *out) {
+    const double end = wefti_now_s() + t->seconds;
+    int trials = 0;
     *out = 0;
-    for (int i = 0; i < DISK_TRIALS; i++) {
+    do {
         double rate;
         WEFT_TRY(disk_rate(t, &rate));
         if (rate > *out) *out = rate;
-    }
+    } while (++trials < DISK_TRIALS && wefti_now_s() < end);
     return WEFT_OK;
 }
 
@@ -227,7 +231,7 @@ static weft_status measure_stream(const wefti_measuring *m, disk_trial *t) {
     WEFT_TRY(find_depth(t, &out->depth));
     wefti_measured_figure(m, "disk_bytes_per_second.depth", out->depth);
     for (int way = 0; way < WEFTI_TIER_WAYS; way++)
-        for (t->block = BLOCK_LEAST; t->block <= BLOCK_MOST; t->block *= 2) {
+        for (t->block = BLOCK_LEAST; t->block <= BLOCK_MOST; t->block *= BLOCK_FACTOR) {
             double rate;
             const int64_t room = REGION_BYTES / t->block;
             t->way = (wefti_tier_way)way;
@@ -240,15 +244,14 @@ static weft_status measure_stream(const wefti_measuring *m, disk_trial *t) {
 
 /* The stream's text says whether transfers passed the page cache. */
 static weft_status measure_directory(const wefti_measuring *m) {
-    disk_trial t = {.seconds = m->seconds / DISK_TRIALS};
+    disk_trial t = {.seconds = m->seconds};
     const wefti_disk_options o = {.directory = m->options->disk,
                                   .bytes = DISK_FILE_BYTES,
                                   .block = BLOCK_MOST,
                                   .depth = WEFTI_DISK_DEPTH_MAX};
-    void *memory;
-    WEFT_REQUIRE(!posix_memalign(&memory, WEFTI_DISK_ALIGNMENT, REGION_BYTES), WEFT_E_NOMEM,
-                 "no memory for blocks of %d MiB", REGION_BYTES >> 20);
-    t.memory = memory;
+    void *memory = wefti_alloc(REGION_BYTES + WEFTI_DISK_ALIGNMENT);
+    WEFT_REQUIRE(memory, WEFT_E_NOMEM, "no memory for blocks of %d MiB", REGION_BYTES >> 20);
+    t.memory = wefti_disk_align(memory);
     memset(t.memory, 0x5a, REGION_BYTES);
     weft_status status = wefti_disk_stream_open(&o, &t.stream);
     if (status >= 0) status = measure_stream(m, &t);
@@ -257,18 +260,20 @@ static weft_status measure_directory(const wefti_measuring *m) {
                        o.directory, wefti_disk_stream_text(t.stream),
                        wefti_disk_stream_direct(t.stream) ? "" : ": no O_DIRECT here");
     wefti_disk_stream_close(t.stream);
-    free(memory);
+    wefti_free(memory);
     return status < 0 ? wefti_prefix(status, "the disk") : WEFT_OK;
 }
 
-/* Rank 0 measures the disk, which the ranks of a host share. */
+/* Rank 0 measures the disk, which the ranks of a host share. All ranks learn whether it could. */
 static weft_status measure_disk(const wefti_measuring *m) {
+    wefti_party party = {0};
     if (!m->options->disk) return WEFT_OK;
-    if (weft_world_rank(m->world) == 0) WEFT_TRY(measure_directory(m));
-    return weft_broadcast(m->world, NULL, &m->out->disk, (int64_t)sizeof m->out->disk, WEFT_U8, 0);
+    WEFT_TRY(wefti_party_join(&party, m->world));
+    const weft_status status = party.follows ? WEFT_OK : measure_directory(m);
+    return wefti_party_broadcast(&party, status, &m->out->disk, sizeof m->out->disk);
 }
 
 weft_status wefti_measure_tiers(const wefti_measuring *m) {
-    WEFT_TRY(measure_host(m));
-    return measure_disk(m);
+    WEFT_TRY(measure_disk(m));
+    return measure_host(m);
 }

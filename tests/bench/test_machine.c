@@ -47,7 +47,7 @@ static void one_device_has_curves(void **state) {
                                    WEFTI_TIER_WAYS * m->device.host_bytes_per_second.way[0].count);
     assert_true(m->device.memory.count >= 4);
     assert_true(m->device.memory_bytes.value > 1e6);
-    assert_int_equal(m->device.host_bytes_per_second.way[WEFTI_TIER_BOTH].count, 12);
+    assert_int_equal(m->device.host_bytes_per_second.way[WEFTI_TIER_BOTH].count, 6);
     assert_true(m->device.host_bytes_per_second.spends_cores); /* these devices are the cores */
     assert_null(m->device.disk_bytes_per_second.source);
     assert_int_equal(wefti_model_fits(m, 2), WEFT_E_ARG);
@@ -147,10 +147,25 @@ static void wrong_calls_of_one_rank_are_told(void **state) {
         }
 }
 
+/* Rank 0 finds that the disk is not there. The others learn it in the same call. */
+static void a_disk_that_fails_is_told(void **state) {
+    (void)state;
+    measurer three[3] = {{NO_FLAW, true}, {NO_FLAW, true}, {NO_FLAW, true}};
+    rank_of_world ranks[3];
+    run_world(3, measure_wrongly, three, sizeof *three, ranks);
+    for (int r = 0; r < 3; r++) assert_rank_fails(&ranks[r], r, WEFT_E_NOT_FOUND, "/absent");
+    const weft_machine_options threads =
+        WEFT_STRUCT(weft_machine_options, .devices = 3, .seconds = 1e-4, .disk = "/absent");
+    char *text;
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "/absent", weft_machine_measure(NULL, &threads, &text));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_device_has_curves), cmocka_unit_test(devices_have_links),
-        cmocka_unit_test(sharing_is_told_from_noise), cmocka_unit_test(wrong_options_are_refused),
-        cmocka_unit_test(wrong_calls_of_one_rank_are_told)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_device_has_curves),
+                                       cmocka_unit_test(devices_have_links),
+                                       cmocka_unit_test(sharing_is_told_from_noise),
+                                       cmocka_unit_test(wrong_options_are_refused),
+                                       cmocka_unit_test(wrong_calls_of_one_rank_are_told),
+                                       cmocka_unit_test(a_disk_that_fails_is_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
