@@ -372,17 +372,25 @@ bool wefti_exists(const char *path) {
     return WEFTI_DISK(stat(path, &info)) == 0;
 }
 
+/* Of stat: no file has the name. */
+static bool says_missing(int error) {
+    return error == ENOENT || error == ENOTDIR || error == ENAMETOOLONG;
+}
+
+bool wefti_is_missing(const char *path) {
+    return !wefti_exists(path) && says_missing(errno);
+}
+
 weft_status wefti_look_for(const char *path, bool *out) {
-    struct stat info;
-    *out = WEFTI_DISK(stat(path, &info)) == 0;
-    return *out || errno == ENOENT || errno == ENOTDIR ? WEFT_OK : failed("look for", path);
+    *out = wefti_exists(path);
+    return *out || says_missing(errno) ? WEFT_OK : failed("look for", path);
 }
 
 weft_status wefti_check_new(const char *path) {
     struct stat info;
     const bool there = WEFTI_DISK(lstat(path, &info)) == 0;
     WEFT_REQUIRE(!there, WEFT_E_ARG, "%s exists; nothing is written over it", path);
-    return errno == ENOENT || errno == ENOTDIR ? WEFT_OK : failed("look for", path);
+    return says_missing(errno) ? WEFT_OK : failed("look for", path);
 }
 
 bool wefti_same_file(const char *a, const char *b) {

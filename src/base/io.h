@@ -39,10 +39,14 @@ weft_status wefti_dir_sync(const char *path) WEFT_CHECKED;
 weft_status wefti_rename(const char *from, const char *to) WEFT_CHECKED;
 /* Succeeds if `path` does not exist; does not follow links. */
 weft_status wefti_remove_tree(const char *path) WEFT_CHECKED;
-bool wefti_exists(const char *path); /* false, too, if nobody knows */
-/* For files that may be missing. WEFT_E_IO if nobody knows. */
+/* Whether a file may be opened, or its name is surely missing. If the disk cannot tell, both are
+ * false: for messages only. */
+bool wefti_exists(const char *path);
+bool wefti_is_missing(const char *path);
+/* For files that may be missing. WEFT_E_IO if the disk cannot tell. */
 weft_status wefti_look_for(const char *path, bool *out) WEFT_CHECKED;
-/* WEFT_E_ARG if the name is there, also as a link that leads nowhere; WEFT_E_IO if nobody knows. */
+/* WEFT_E_ARG if the name is there, also as a link that leads nowhere; WEFT_E_IO if the disk
+ * cannot tell. */
 weft_status wefti_check_new(const char *path) WEFT_CHECKED;
 /* For a message that `path` does not exist: if it has the form OWNER/NAME, what to do about a name
  * of the Hugging Face hub; else "". */

@@ -123,7 +123,9 @@ weft_status wefti_paths_find(const char *path, wefti_arena *arena, wefti_path_li
         WEFT_REQUIRE(list->count > 0, WEFT_E_NOT_FOUND, "the directory %s holds no files", path);
         return WEFT_OK;
     }
-    if (!strpbrk(path, "*?[") || wefti_exists(path)) {
+    bool is_name = !strpbrk(path, "*?[");
+    if (!is_name) WEFT_TRY(wefti_look_for(path, &is_name));
+    if (is_name) {
         char *copy = wefti_arena_strdup(arena, path);
         WEFT_REQUIRE(copy, WEFT_E_NOMEM, "no memory for the name of a file");
         WEFT_TRY(add(list, copy));

@@ -42,11 +42,11 @@ static weft_status labels_beside(const char *images, char **out) {
                   images);
     }
     size_t length = strlen(path);
-    if (!wefti_exists(path)) {
+    if (wefti_is_missing(path)) {
         bool packed = length > 3 && !strcmp(path + length - 3, ".gz");
         char *other =
             packed ? wefti_format("%.*s", (int)length - 3, path) : wefti_format("%s.gz", path);
-        if (other && wefti_exists(other)) {
+        if (other && !wefti_is_missing(other)) {
             wefti_free(path);
             path = other;
         } else {

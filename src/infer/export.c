@@ -81,7 +81,7 @@ static weft_status finish(const weft_infer *f, const char *partial, const char *
     if (f->model.setup.party.follows) return WEFT_OK;
     for (int r = 0; r < facts->devices; r++) {
         char *path = wefti_exported_rank_file(partial, r);
-        const bool there = path && wefti_exists(path);
+        const bool there = path && !wefti_is_missing(path);
         wefti_free(path);
         WEFT_REQUIRE(there, WEFT_E_NOT_FOUND,
                      "rank 0 does not see what rank %d wrote to %s: all ranks must see the folder",

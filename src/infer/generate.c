@@ -20,7 +20,7 @@
 static weft_status find_tokenizer(weft_generator *g) {
     char *file = wefti_format("%s/tokenizer.json", g->path);
     WEFT_REQUIRE(file, WEFT_E_NOMEM, "no memory for a path");
-    bool there = wefti_exists(file);
+    const bool there = !wefti_is_missing(file);
     g->bytes = !there;
     weft_status status = WEFT_OK;
     if (!there && g->config.vocab != 256)

@@ -58,7 +58,7 @@ static weft_status resolve(const char *directory, bool verify, char **out, char 
     WEFT_REQUIRE(strlen(directory) < PATH_MAX, WEFT_E_ARG,
                  "the path of the model has %zu bytes; the system opens paths of less than %d",
                  strlen(directory), PATH_MAX);
-    WEFT_REQUIRE(wefti_exists(directory), WEFT_E_NOT_FOUND, "directory %s does not exist%s",
+    WEFT_REQUIRE(!wefti_is_missing(directory), WEFT_E_NOT_FOUND, "directory %s does not exist%s",
                  directory, wefti_hub_hint(directory));
     WEFT_REQUIRE(wefti_is_dir(directory), WEFT_E_NOT_FOUND,
                  "%s is not a directory: give the one that holds config.json", directory);
@@ -321,7 +321,7 @@ weft_status wefti_pretrained_config(const char *directory, weft_model_config *ou
 
 weft_status wefti_adapter_read(const char *directory, weft_lora *out) {
     weft_model_config config = {0};
-    WEFT_REQUIRE(wefti_exists(directory), WEFT_E_NOT_FOUND, "directory %s does not exist",
+    WEFT_REQUIRE(!wefti_is_missing(directory), WEFT_E_NOT_FOUND, "directory %s does not exist",
                  directory);
     WEFT_TRY(read_file(directory, "adapter_config.json", wefti_adapter_config_read, &config));
     *out = config.lora;
@@ -329,7 +329,7 @@ weft_status wefti_adapter_read(const char *directory, weft_lora *out) {
 }
 
 weft_status wefti_pretrained_config_file(const char *path, weft_model_config *out) {
-    WEFT_REQUIRE(wefti_exists(path), WEFT_E_NOT_FOUND, "%s does not exist%s", path,
+    WEFT_REQUIRE(!wefti_is_missing(path), WEFT_E_NOT_FOUND, "%s does not exist%s", path,
                  wefti_hub_hint(path));
     if (wefti_is_dir(path)) return read_file(path, "config.json", weft_model_config_read, out);
     weft_status status = read_json(path, weft_model_config_read, out);

@@ -99,7 +99,7 @@ static weft_status check_files(const wefti_job_draft *draft) {
     for (int i = 0; i < rows; i++) {
         if (!table[i].of_model || !draft->marks[i].given) continue;
         /* a path that is wrong sets nothing: say that first */
-        WEFT_REQUIRE(wefti_exists(path), WEFT_E_NOT_FOUND, "%s%s: %s%s does not exist%s",
+        WEFT_REQUIRE(!wefti_is_missing(path), WEFT_E_NOT_FOUND, "%s%s: %s%s does not exist%s",
                      wefti_job_where(draft, wefti_job_mark_of(draft, key), where), key,
                      *m->from ? "directory " : "", path, wefti_hub_hint(path));
         WEFT_FAIL(WEFT_E_ARG, "%s%s cannot be set together with %s: %.200s sets it; leave it out",

@@ -495,6 +495,6 @@ static weft_status open_folder(const char *path, wefti_layouts **out) {
 }
 
 weft_status wefti_layouts_open(const char *path, wefti_layouts **out) {
-    if (strchr(path, '=') && !wefti_exists(path)) return wefti_layouts_parse_rules(path, out);
+    if (strchr(path, '=') && wefti_is_missing(path)) return wefti_layouts_parse_rules(path, out);
     return wefti_is_dir(path) ? open_folder(path, out) : open_file(path, out);
 }

@@ -1,7 +1,6 @@
 /* The tensors of a checkpoint and their pieces. See source.h. */
 #include "reshard/source.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -235,9 +234,8 @@ void wefti_shards_holders(const wefti_shards *s, const wefti_source_tensor *t,
 
 static weft_status open_any(wefti_shards *s, const wefti_layouts *layouts) {
     bool steps = false, ranks = false;
-    /* other errors of the disk show when the path is opened */
-    WEFT_REQUIRE(wefti_exists(s->path) || errno != ENOENT, WEFT_E_NOT_FOUND, "%s does not exist%s",
-                 s->path, wefti_hub_hint(s->path));
+    WEFT_REQUIRE(!wefti_is_missing(s->path), WEFT_E_NOT_FOUND, "%s does not exist%s", s->path,
+                 wefti_hub_hint(s->path));
     WEFT_TRY(wefti_step_holds(s->path, &steps));
     if (wefti_is_dir(s->path) && !steps) WEFT_TRY(wefti_shards_open_ranks(s, layouts, &ranks));
     if (ranks) return WEFT_OK;

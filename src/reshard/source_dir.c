@@ -172,8 +172,9 @@ static weft_status check_numbers(const wefti_shards *s, const char *name) {
     char *path = wefti_format("%s/%.*s%05d-of-%05d.safetensors", s->path, (int)(tail - name), name,
                               number < all ? number + 1 : 1, all);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
-    weft_status status = WEFT_OK;
-    if (!wefti_exists(path))
+    bool there = false;
+    weft_status status = wefti_look_for(path, &there);
+    if (status >= 0 && !there)
         status = WEFT_RAISE(WEFT_E_NOT_FOUND, "%s is missing: %s/%s is one of %d files", path,
                             s->path, name, all);
     wefti_free(path);
@@ -197,7 +198,7 @@ static weft_status choose_indexed(wefti_shards *s, dir_list *d) {
         char *path = wefti_format("%s/%s", s->path, file);
         if (!path)
             status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a file");
-        else if (!wefti_exists(path))
+        else if (wefti_is_missing(path))
             status = WEFT_RAISE(WEFT_E_CORRUPT, "%s is missing, where %s places tensor %.200s",
                                 path, d->index, d->pairs[k].tensor);
         wefti_free(path);

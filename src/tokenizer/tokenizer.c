@@ -34,8 +34,8 @@ static weft_status open_bytes(weft_tokenizer **out) {
 
 weft_status weft_tokenizer_open(const char *path, weft_tokenizer **out) {
     if (!path || !strcmp(path, "bytes")) return open_bytes(out);
-    WEFT_REQUIRE(wefti_exists(path), WEFT_E_NOT_FOUND, "cannot open %s: it does not exist%s", path,
-                 wefti_hub_hint(path));
+    WEFT_REQUIRE(!wefti_is_missing(path), WEFT_E_NOT_FOUND, "cannot open %s: it does not exist%s",
+                 path, wefti_hub_hint(path));
     char *name = wefti_is_dir(path) ? wefti_format("%s/tokenizer.json", path) : wefti_strdup(path);
     WEFT_REQUIRE(name, WEFT_E_NOMEM, "no memory for the name of a file");
     char *text = NULL;

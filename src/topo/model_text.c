@@ -129,12 +129,12 @@ weft_status wefti_model_this_machine(char **out) {
 static weft_status find_this_machine(wefti_machine_model **out) {
     char *path;
     WEFT_TRY(wefti_model_this_machine(&path));
-    weft_status status = wefti_exists(path)
-                             ? find_file(path, out)
-                             : WEFT_RAISE(WEFT_E_NOT_FOUND,
+    weft_status status = wefti_is_missing(path)
+                             ? WEFT_RAISE(WEFT_E_NOT_FOUND,
                                           "this-machine was not measured, there is no %s: run "
                                           "`weft machine measure` first",
-                                          path);
+                                          path)
+                             : find_file(path, out);
     wefti_free(path);
     return status;
 }

@@ -68,6 +68,31 @@ static void writes_and_reads(void **state) {
     assert_int_equal(entries(), 1);
 }
 
+/* A file is there, is missing, or nobody knows. No file has a name of 300 bytes. */
+static void missing_is_not_unknown(void **state) {
+    (void)state;
+    const char *name = at("a");
+    char long_name[301];
+    bool there = true;
+    memset(long_name, 'x', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = '\0';
+    const char *const missing[] = {name, at("none/a"), long_name};
+    for (size_t k = 0; k < sizeof missing / sizeof *missing; k++) {
+        assert_true(wefti_is_missing(missing[k]) && !wefti_exists(missing[k]));
+        assert_int_equal(wefti_look_for(missing[k], &there), WEFT_OK);
+        assert_false(there);
+        assert_int_equal(wefti_check_new(missing[k]), WEFT_OK);
+    }
+    assert_int_equal(wefti_file_write(name, "hello", 5), WEFT_OK);
+    assert_true(wefti_exists(name) && !wefti_is_missing(name));
+    assert_int_equal(wefti_check_new(name), WEFT_E_ARG);
+    wefti_fault_arm(WEFTI_FAULT_IO, 0, true, 0);
+    assert_false(wefti_exists(name) || wefti_is_missing(name));
+    assert_int_equal(wefti_look_for(name, &there), WEFT_E_IO);
+    assert_int_equal(wefti_check_new(name), WEFT_E_IO);
+    wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+}
+
 static void a_writer_shows_nothing_before_commit(void **state) {
     (void)state;
     assert_int_equal(wefti_file_write(at("a"), "old", 3), WEFT_OK);
@@ -308,6 +333,7 @@ static void every_call_of_the_others_failed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(writes_and_reads, setup, teardown),
+        cmocka_unit_test_setup_teardown(missing_is_not_unknown, setup, teardown),
         cmocka_unit_test_setup_teardown(a_writer_shows_nothing_before_commit, setup, teardown),
         cmocka_unit_test_setup_teardown(writes_what_is_no_file, setup, teardown),
         cmocka_unit_test_setup_teardown(writes_where_links_lead, setup, teardown),

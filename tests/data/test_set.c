@@ -558,6 +558,7 @@ static void faults(void **state) {
     put_file("s.bin", s.bytes, (size_t)s.count);
     put_file("images", x.bytes, (size_t)x.count);
     put_file("labels", y.bytes, (size_t)y.count);
+    put_file("labels.gz", "other", 5); /* not read in place of labels */
     char text[300], shard[300], images[300];
     (void)snprintf(text, sizeof text, "%s/text", data_root);
     (void)snprintf(shard, sizeof shard, "%s/*.bin", data_root);
@@ -582,6 +583,7 @@ static void faults(void **state) {
                 if (status >= 0) weft_data_close(data);
                 if (status < 0) assert_true(weft_error_message()[0]);
                 if (!reached) assert_int_equal(status, WEFT_OK);
+                if (kind == WEFTI_FAULT_IO && status < 0) assert_int_equal(status, WEFT_E_IO);
                 if (kind == WEFTI_FAULT_ALLOC && status >= 0) assert_false(reached);
             }
 }

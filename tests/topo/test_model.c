@@ -230,6 +230,9 @@ static void this_machine_is_a_file(void **state) {
     wefti_free(text);
     wefti_model_destroy(m);
     wefti_model_destroy(other);
+    wefti_fault_arm(WEFTI_FAULT_IO, 0, true, 0); /* it may be there */
+    assert_int_equal(wefti_model_find("this-machine", &m), WEFT_E_IO);
+    wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
     (void)unlink(file);
     assert_int_equal(wefti_model_find("this-machine", &m), WEFT_E_NOT_FOUND);
     assert_non_null(strstr(weft_error_message(), "weft machine measure"));

@@ -613,6 +613,24 @@ static void runs_without_a_record_are_refused(void **state) {
     ASSERT_OK(wefti_remove_tree(in_root("run")));
 }
 
+/* Whatever call of the disk fails: an audit that succeeds has the prediction of the run. */
+static void no_audit_loses_the_prediction(void **state) {
+    (void)state;
+    train(machine_file(), "run", NULL);
+    for (int64_t n = 0, reached = 1; reached; n++) {
+        weft_audit *a;
+        wefti_fault_arm(WEFTI_FAULT_IO, n, false, 0);
+        const weft_status status = weft_audit_run(in_root("run"), &a);
+        reached = wefti_fault_count(WEFTI_FAULT_IO) > n;
+        wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+        if (!reached) ASSERT_OK(status);
+        if (status < 0) continue;
+        if (!(a->predicted_seconds > 0)) fail_msg("call %lld", (long long)n);
+        weft_audit_free(a);
+    }
+    ASSERT_OK(wefti_remove_tree(in_root("run")));
+}
+
 /* Every prefix of a file, and its bytes changed one by one, here and there. */
 static void damaged_records_are_refused(void **state) {
     (void)state;
@@ -660,6 +678,7 @@ int main(void) {
         cmocka_unit_test(a_run_without_a_machine_is_judged),
         cmocka_unit_test(a_world_has_all_ranks),
         cmocka_unit_test(runs_without_a_record_are_refused),
+        cmocka_unit_test(no_audit_loses_the_prediction),
         cmocka_unit_test(damaged_records_are_refused),
     };
     return cmocka_run_group_tests(tests, setup, data_teardown);

@@ -97,7 +97,9 @@ weft_status wefti_training_read_ratings(const wefti_training *t, const wefti_che
     const wefti_rated_step best = {whole_of(meta, best_step, -1), real_of(meta, best_loss)};
     if (best.step < 0 || !*t->built->job->checkpoint.dir) return WEFT_OK;
     WEFT_TRY(wefti_run_step_path(t->built->job->checkpoint.dir, best.step, &path, &sliced));
-    if (wefti_is_dir(path)) out->best = best;
+    bool there = false;
+    weft_status status = wefti_look_for(path, &there);
+    if (there) out->best = best;
     wefti_free(path);
-    return WEFT_OK;
+    return status;
 }

@@ -28,18 +28,19 @@ weft_status wefti_training_begin_trace(wefti_training *t) {
 
 /* The files of this host's ranks. A file that this process does not see, or whose rank writes
  * none, is none of them. */
-static int list_files(const wefti_training *t, const char *traced, char **files) {
+static weft_status list_files(const wefti_training *t, const char *traced, char **files,
+                              int *count) {
     const weft_world *world = t->setup.party.world;
-    int count = 0;
     for (int r = own_rank(t); r < world->size; r++) {
         if (world->host[r] != world->host[world->rank] || !traced[r]) continue;
-        files[count] = path_of(t, r);
-        if (files[count] && wefti_exists(files[count]))
-            count++;
+        char *path = path_of(t, r);
+        WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
+        if (wefti_is_missing(path))
+            wefti_free(path);
         else
-            wefti_free(files[count]);
+            files[(*count)++] = path;
     }
-    return count;
+    return WEFT_OK;
 }
 
 static weft_status merge(const wefti_training *t, char **files, int count) {
@@ -61,8 +62,9 @@ static weft_status merge_host(const wefti_training *t, const char *traced) {
     for (int r = 0; r < world->rank; r++)
         if (world->host[r] == world->host[world->rank] && traced[r]) return WEFT_OK;
     WEFT_NEW_ARRAY(files, char *, world->size);
-    const int count = list_files(t, traced, files);
-    weft_status status = count > 0 && world->size > 1 ? merge(t, files, count) : WEFT_OK;
+    int count = 0;
+    weft_status status = list_files(t, traced, files, &count);
+    if (status >= 0 && count > 0 && world->size > 1) status = merge(t, files, count);
     for (int i = 0; i < count; i++) wefti_free(files[i]);
     wefti_free(files);
     return status < 0 ? wefti_prefix(status, "the trace") : WEFT_OK;

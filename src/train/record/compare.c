@@ -137,9 +137,9 @@ static weft_status open_side(const char *directory, const char *file, const char
     char *text = NULL, *path = wefti_run_record_path(directory, file);
     int64_t bytes;
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
-    weft_status status = wefti_exists(path)
-                             ? wefti_file_read(path, SIDE_MAX, &text, &bytes)
-                             : WEFT_RAISE(WEFT_E_NOT_FOUND, "%s does not exist: %s", path, absent);
+    weft_status status = wefti_is_missing(path)
+                             ? WEFT_RAISE(WEFT_E_NOT_FOUND, "%s does not exist: %s", path, absent)
+                             : wefti_file_read(path, SIDE_MAX, &text, &bytes);
     if (status >= 0) {
         status = wefti_arena_create(&out->arena);
         if (status >= 0) status = wefti_json_parse(out->arena, text, bytes, &limits, &top);
@@ -178,8 +178,10 @@ weft_status wefti_run_record_open(const char *directory, wefti_run_record *out) 
     WEFT_TRY(check_directory(directory));
     char *path = wefti_run_record_path(directory, "prediction.json");
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
-    const bool predicted = wefti_exists(path);
+    bool predicted = false;
+    weft_status status = wefti_look_for(path, &predicted);
     wefti_free(path);
+    WEFT_TRY(status);
     if (predicted) WEFT_TRY(open_prediction(directory, out));
     return open_side(directory, "measured.json",
                      "the run has measured no step; it begins with its third one", &out->measured);

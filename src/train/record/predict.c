@@ -20,7 +20,7 @@ static weft_status machine_of(const wefti_training *t, wefti_machine_model **out
         wefti_error_clear();
         return WEFT_OK;
     }
-    weft_status status = wefti_exists(path) ? wefti_model_load(path, out) : WEFT_OK;
+    weft_status status = wefti_is_missing(path) ? WEFT_OK : wefti_model_load(path, out);
     wefti_free(path);
     WEFT_TRY(status);
     if (*out && wefti_model_fits(*out, weft_session_devices(t->built->session)) < 0) {

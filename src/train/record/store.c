@@ -100,7 +100,7 @@ static weft_status read_file(const wefti_training *t, const char *file, char **o
     char *path = wefti_run_record_path(t->built->job->checkpoint.dir, file);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
     weft_status status =
-        wefti_exists(path) ? wefti_file_read(path, RECORD_FILE_MAX, out, out_bytes) : WEFT_OK;
+        wefti_is_missing(path) ? WEFT_OK : wefti_file_read(path, RECORD_FILE_MAX, out, out_bytes);
     wefti_free(path);
     return status;
 }
