@@ -312,12 +312,17 @@ weft_status wefti_dir_sync(const char *path) {
     return status;
 }
 
-weft_status wefti_rename(const char *from, const char *to) {
+weft_status wefti_rename_unsynced(const char *from, const char *to) {
     if (WEFTI_DISK(rename(from, to))) {
         int error = errno;
         WEFT_FAIL(error == ENOENT ? WEFT_E_NOT_FOUND : WEFT_E_IO, "cannot rename %s to %s: %s",
                   from, to, strerror(error));
     }
+    return WEFT_OK;
+}
+
+weft_status wefti_rename(const char *from, const char *to) {
+    WEFT_TRY(wefti_rename_unsynced(from, to));
     return sync_directory_of(to);
 }
 

@@ -36,7 +36,8 @@ weft_status wefti_file_write(const char *path, const void *data, size_t bytes) W
  * synced. */
 weft_status wefti_dir_make(const char *path) WEFT_CHECKED;
 weft_status wefti_dir_sync(const char *path) WEFT_CHECKED;
-weft_status wefti_rename(const char *from, const char *to) WEFT_CHECKED;
+weft_status wefti_rename(const char *from, const char *to) WEFT_CHECKED; /* syncs the directory */
+weft_status wefti_rename_unsynced(const char *from, const char *to) WEFT_CHECKED;
 /* Succeeds if `path` does not exist; does not follow links. */
 weft_status wefti_remove_tree(const char *path) WEFT_CHECKED;
 /* Whether a file may be opened, or its name is surely missing. If the disk cannot tell, both are

@@ -79,13 +79,18 @@ static weft_status name_target(wefti_target *t, const char *path) {
     return WEFT_OK;
 }
 
+/* The directory of the file `path`. */
+static char *parent_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return wefti_format("%.*s.", slash ? (int)(slash + 1 - path) : 0, path);
+}
+
 static weft_status name_beside(wefti_target *t, const char *stem) {
-    const char *slash = strrchr(stem, '/');
-    char *parent = wefti_format("%.*s.", slash ? (int)(slash + 1 - stem) : 0, stem);
+    char *parent = parent_of(stem);
     WEFT_REQUIRE(parent, WEFT_E_NOMEM, "no memory for the name of a directory");
-    const bool found = wefti_exists(parent) || errno != ENOENT;
+    const bool missing = wefti_is_missing(parent);
     wefti_free(parent);
-    WEFT_REQUIRE(found, WEFT_E_NOT_FOUND, "cannot write %s: its directory does not exist", stem);
+    WEFT_REQUIRE(!missing, WEFT_E_NOT_FOUND, "cannot write %s: its directory does not exist", stem);
     t->path = wefti_strdup(stem);
     t->temporary = temporary_of(stem);
     WEFT_REQUIRE(t->path && t->temporary, WEFT_E_NOMEM, "no memory for the name of a directory");
@@ -418,22 +423,27 @@ static weft_status place_file(const wefti_target *t, const wefti_target_file *f)
     char *path = path_of(t, f->name);
     weft_status status = wefti_check_new(f->place);
     if (!path) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a file");
-    if (status >= 0) {
-        status = wefti_rename(path, f->place);
-        if (status < 0) (void)unlink(f->place); /* syncing the directory may be the failure */
-    }
+    if (status >= 0) status = wefti_rename_unsynced(path, f->place);
     wefti_free(path);
+    return status;
+}
+
+static weft_status place_files(wefti_target *t) {
+    char *parent = parent_of(t->path);
+    weft_status status = WEFT_OK;
+    int64_t placed = 0;
+    if (!parent) status = WEFT_RAISE(WEFT_E_NOMEM, "no memory for the name of a directory");
+    while (status >= 0 && placed < t->file_count)
+        if ((status = place_file(t, &t->files[placed])) >= 0) placed++;
+    if (status >= 0) status = wefti_dir_sync(parent);
+    if (status < 0)
+        while (placed > 0) (void)unlink(t->files[--placed].place); /* all or none */
+    wefti_free(parent);
     return status;
 }
 
 weft_status wefti_target_commit(wefti_target *t) {
     for (int64_t i = 0; i < t->file_count; i++) WEFT_TRY(sync_file(t, &t->files[i]));
     for (int64_t i = 0; i < t->file_count; i++) WEFT_TRY(sync_folder(t, &t->files[i]));
-    if (!t->beside) return place_directory(t);
-    weft_status status = WEFT_OK;
-    int64_t placed = 0;
-    while (status >= 0 && placed < t->file_count) status = place_file(t, &t->files[placed++]);
-    if (status < 0)
-        while (--placed > 0) (void)unlink(t->files[placed - 1].place); /* all or none */
-    return status;
+    return t->beside ? place_files(t) : place_directory(t);
 }
