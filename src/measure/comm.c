@@ -254,12 +254,8 @@ void wefti_bench_close(wefti_bench_run *run) {
     weft_world_free(run->world, run->destination, run->room);
 }
 
-weft_status wefti_bench_world(weft_world *world, const weft_bench_options *given,
-                              weft_bench **out) {
-    weft_bench_options o = *given;
-    if (!o.min_bytes) o.min_bytes = 1024;
-    if (!o.max_bytes) o.max_bytes = o.min_bytes > 64 << 20 ? o.min_bytes : 64 << 20;
-    WEFT_TRY(check(&o));
+weft_status wefti_bench_world(weft_world *world, const weft_bench_options *o, weft_bench **out) {
+    WEFT_TRY(check(o));
     weft_bench *bench;
     WEFT_NEW(bench, weft_bench);
     bench->ranks = weft_world_size(world);
@@ -268,9 +264,9 @@ weft_status wefti_bench_world(weft_world *world, const weft_bench_options *given
     wefti_bench_run b = {.world = world,
                          .rank = weft_world_rank(world),
                          .size = bench->ranks,
-                         .seconds = o.seconds > 0 ? o.seconds : 0.05};
-    weft_status status = wefti_bench_open(&b, (size_t)o.max_bytes + 4 * (size_t)bench->ranks);
-    if (status >= 0) status = measure(&b, &o, bench);
+                         .seconds = o->seconds};
+    weft_status status = wefti_bench_open(&b, (size_t)o->max_bytes + 4 * (size_t)bench->ranks);
+    if (status >= 0) status = measure(&b, o, bench);
     wefti_bench_close(&b);
     if (status < 0) {
         weft_bench_free(bench);

@@ -106,6 +106,12 @@ static weft_status bench_threads(const weft_bench_options *options, weft_bench *
     return status;
 }
 
+static void set_defaults(weft_bench_options *o) {
+    if (!o->min_bytes) o->min_bytes = 1024;
+    if (!o->max_bytes) o->max_bytes = o->min_bytes > 64 << 20 ? o->min_bytes : 64 << 20;
+    if (!(o->seconds > 0)) o->seconds = 0.05;
+}
+
 weft_status weft_bench_comm(weft_world *world, const weft_bench_options *options,
                             weft_bench **out) {
     weft_bench_options own = weft_bench_defaults();
@@ -114,6 +120,7 @@ weft_status weft_bench_comm(weft_world *world, const weft_bench_options *options
     wefti_party party = {0};
     weft_status status = out ? wefti_struct_take("weft_bench_options", options, &own)
                              : WEFT_RAISE(WEFT_E_ARG, "there is no place for what is measured");
+    set_defaults(&own);
     if (!world) return status < 0 ? status : bench_threads(&own, out);
     (void)snprintf(same.text, sizeof same.text, "%.40s of %lld to %lld bytes for %g s",
                    own.collective ? own.collective : "all", (long long)own.min_bytes,
