@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/map/map.h"
 #include "base/text.h"
 #include "base/philox.h"
 #include "layout/redistribute.h"
@@ -28,6 +29,7 @@ typedef struct said {
 typedef struct sayings {
     said *items;
     int64_t count, cap;
+    wefti_map number_of; /* of each name */
 } sayings;
 
 typedef struct collector {
@@ -49,9 +51,13 @@ static weft_status no_memory(void) {
 }
 
 static said *find(const sayings *all, const char *name) {
-    for (int64_t i = 0; i < all->count; i++)
-        if (!strcmp(all->items[i].name, name)) return &all->items[i];
-    return NULL;
+    const int64_t i = wefti_map_find_text(&all->number_of, name);
+    return i < 0 ? NULL : &all->items[i];
+}
+
+static void end_sayings(sayings *all) {
+    wefti_free(all->items);
+    wefti_map_free(&all->number_of);
 }
 
 static weft_status add_name(collector *c, sayings *all, const char *name) {
@@ -60,8 +66,7 @@ static weft_status add_name(collector *c, sayings *all, const char *name) {
     said *new = &all->items[all->count];
     *new = (said){.name = wefti_arena_strdup(c->arena, name)};
     if (!new->name) return no_memory();
-    all->count++;
-    return WEFT_OK;
+    return wefti_map_add_text(&all->number_of, new->name, all->count++, NULL);
 }
 
 static weft_status say(collector *c, said *of, const char *text) {
@@ -238,7 +243,7 @@ static weft_status write_rules(collector *c, const sayings *all, weft_plan *out,
             status = add_and_say(c, &written, pattern, s->text);
         if (status >= 0) status = add(out, pattern, s->text);
     }
-    wefti_free(written.items);
+    end_sayings(&written);
     return status;
 }
 
@@ -338,8 +343,8 @@ weft_status wefti_plan_complete(const wefti_completion *what, weft_plan *out,
     if (status >= 0) status = observe_stages(what, &c);
     if (status >= 0 && c.plan->devices > 1) status = write_plan(&c, out);
     memcpy(out_fused, c.fused, sizeof c.fused);
-    wefti_free(c.ops.items);
-    wefti_free(c.tensors.items);
+    end_sayings(&c.ops);
+    end_sayings(&c.tensors);
     wefti_free(c.calls);
     wefti_arena_destroy(c.arena);
     return status;
