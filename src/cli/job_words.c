@@ -159,8 +159,9 @@ static int load_imported(const cli_job_source *source, const word_list *list, we
     free(options);
     if (status >= 0) {
         cli_unmatched(notes);
-        status = weft_job_parse(source->import, job, (int64_t)strlen(job), list->items, list->count,
-                                out);
+        char name[512]; /* lines are those of the job, not of the options */
+        (void)snprintf(name, sizeof name, "the job of %.480s", source->import);
+        status = weft_job_parse(name, job, (int64_t)strlen(job), list->items, list->count, out);
     }
     weft_text_free(job);
     weft_text_free(notes);

@@ -152,6 +152,9 @@ expect 1 'tp=3' plan --import run.sh $few --why-not "tp=3"
 expect 1 'machine' plan --import run.sh --why-not "tp=4"
 sed 's/TP=2/TP=3/' run.sh >odd.sh
 expect 1 'odd.sh|3' plan --import odd.sh
+# A line of the job that the options make is no line of the script, which has 4.
+sed 's/--save/--train-iters 10 --lr-warmup-iters 20 --save/' run.sh >late.sh
+expect 1 'job of late.sh|train.steps' plan --import late.sh
 # A searched plan goes out and comes back: the same step and peak. What does not go is named.
 searched="model.family=llama model.layers=4 model.hidden=64 model.heads=4 model.kv_heads=2 model.vocab=256 model.context=32
     train.batch=16 train.precision=bf16"
