@@ -49,7 +49,7 @@ void wefti_scheduler_abort(wefti_scheduler *s, weft_status status, int32_t faile
     memcpy(s->reason.text, text, n);
     s->reason.text[n] = 0;
     s->checked_ns = wefti_now_ns();
-    wefti_liveness_fail(&s->live);
+    s->live.blame.until_ns = 0;
     s->state = WEFTI_SCHEDULER_FAILED;
     pthread_cond_broadcast(&s->changed);
     for (int32_t i = 0; i < s->taken; i++) {

@@ -8,7 +8,7 @@
 
 static const int64_t second_ns = 1000000000;
 
-/* --- the process of a seat. docs/design/launch.md has the table in words --- */
+/* --- the process of a seat. docs/design/launch.md has the table --- */
 
 /* In the states from `first` to `last`. In the others the event changes nothing. */
 #define S(name) WEFTI_LIFE_##name
@@ -39,33 +39,21 @@ void wefti_life_happens(wefti_life *rank, wefti_life_event event) {
 
 /* --- worlds --- */
 
-weft_status wefti_liveness_create(wefti_liveness *l, int32_t room) {
-    WEFT_NEW_ARRAY(l->ranks, wefti_life, room);
-    return WEFT_OK;
-}
-
-void wefti_liveness_free(wefti_liveness *l) {
-    wefti_free(l->ranks);
-    l->ranks = NULL;
+static wefti_life life_of(wefti_life_state state, int64_t now_ns) {
+    return (wefti_life){.state = state, .heard_ns = now_ns, .standing = {.since_ns = now_ns}};
 }
 
 void wefti_liveness_begin(wefti_liveness *l, int32_t count, int64_t now_ns) {
     const int32_t touched = count > l->count ? count : l->count;
     memset(l->ranks, 0, (size_t)touched * sizeof *l->ranks);
-    for (int32_t r = 0; r < count; r++)
-        l->ranks[r] = (wefti_life){.heard_ns = now_ns, .standing = {.since_ns = now_ns}};
+    for (int32_t r = 0; r < count; r++) l->ranks[r] = life_of(WEFTI_LIFE_RANK, now_ns);
     l->count = count;
     l->looked_ns = now_ns;
     l->blame.until_ns = 0;
 }
 
 void wefti_liveness_grow(wefti_liveness *l, int64_t now_ns) {
-    l->ranks[l->count++] = (wefti_life){
-        .state = WEFTI_LIFE_NEWCOMER, .heard_ns = now_ns, .standing = {.since_ns = now_ns}};
-}
-
-void wefti_liveness_move(wefti_liveness *l, int32_t to, int32_t from) {
-    l->ranks[to] = l->ranks[from];
+    l->ranks[l->count++] = life_of(WEFTI_LIFE_NEWCOMER, now_ns);
 }
 
 void wefti_liveness_shrink(wefti_liveness *l, int32_t count) {
@@ -116,14 +104,11 @@ void wefti_liveness_go(wefti_liveness *l, int64_t now_ns) {
     }
 }
 
-void wefti_liveness_fail(wefti_liveness *l) {
-    l->blame.until_ns = 0;
-}
-
 /* --- blame --- */
 
-/* Whether something is to be heard from `blamed` that counts more than this word. */
-static bool can_say_more(const wefti_liveness *l, const wefti_last_word *word, int32_t blamed) {
+/* Whether something is to be heard from the blamed rank that counts more than this word. */
+static bool can_say_more(const wefti_liveness *l, const wefti_last_word *word) {
+    const int32_t blamed = word->said.failed;
     if (!word->runs || blamed == word->rank) return false;
     /* In a world that can be mended some process may have died, whoever is blamed. */
     if (word->mendable) return true;
@@ -133,43 +118,32 @@ static bool can_say_more(const wefti_liveness *l, const wefti_last_word *word, i
 
 /* Whether the rank has lost its connection to a rank that has not left in peace: else their calls
  * were unlike. A rank may hear from another one that it is lost itself. */
-static bool is_of_connection(const wefti_liveness *l, const wefti_last_word *word) {
+static bool has_lost_connection(const wefti_liveness *l, const wefti_last_word *word) {
     const int32_t blamed = word->said.failed;
     const bool lost = word->said.status == WEFT_E_LOST;
     if ((!lost && word->said.status != WEFT_E_PEER) || word->of_itself) return false;
-    if (blamed >= 0 && blamed < l->count) return l->ranks[blamed].state != WEFTI_LIFE_PARTED;
-    return lost || word->mendable;
+    if (blamed >= 0 && blamed < l->count && l->ranks[blamed].state == WEFTI_LIFE_PARTED)
+        return false;
+    return lost || word->mendable || blamed >= 0;
 }
 
-/* A rank that was lost, or late, may do better the next time. */
-static weft_status status_of(const wefti_last_word *word, bool of_connection) {
-    const weft_status said = word->said.status;
-    if (of_connection) return WEFT_E_LOST;
-    if (said == WEFT_E_TIMEOUT || (said == WEFT_E_LOST && word->of_itself)) return said;
-    return WEFT_E_PEER;
-}
-
-wefti_word_answer wefti_liveness_gave_up(wefti_liveness *l, const wefti_last_word *word,
-                                         int64_t now_ns) {
-    wefti_life *rank = &l->ranks[word->rank];
-    const bool mends = word->phase != WEFTI_MENDING_NOT;
-    if (mends && wefti_is_new(rank) && word->of_itself) return WEFTI_WORD_REFUSES;
+bool wefti_liveness_gave_up(wefti_liveness *l, const wefti_last_word *word, int64_t now_ns) {
+    weft_status *status = &l->blame.reason.status;
     /* A consequence of the death that is being mended. */
-    if (word->phase == WEFTI_MENDING_COUNTING && !word->of_itself) return WEFTI_WORD_IGNORED;
-    rank->gave_up = true;
+    if (word->halted && !word->of_itself) return false;
+    l->ranks[word->rank].gave_up = true;
     const bool awaits = wefti_liveness_awaits_word(l);
-    if (awaits && word->rank != l->blame.reason.failed) return WEFTI_WORD_IGNORED; /* not first */
+    if (awaits && word->rank != l->blame.reason.failed) return false; /* not the first */
     l->blame.reason = word->said;
-    l->blame.by = word->rank;
-    l->blame.of_connection = is_of_connection(l, word);
-    l->blame.reason.status = status_of(word, l->blame.of_connection);
-    if (!can_say_more(l, word, word->said.failed)) return WEFTI_WORD_COUNTS;
+    l->blame.cut_off = has_lost_connection(l, word) ? word->rank : -1;
+    /* A rank that was lost, or late, may do better the next time. */
+    if (l->blame.cut_off >= 0)
+        *status = WEFT_E_LOST;
+    else if (*status != WEFT_E_TIMEOUT && (*status != WEFT_E_LOST || !word->of_itself))
+        *status = WEFT_E_PEER;
+    if (!can_say_more(l, word)) return true;
     if (!awaits) l->blame.until_ns = now_ns + WEFTI_WORD_SECONDS * second_ns;
-    return WEFTI_WORD_IGNORED;
-}
-
-bool wefti_liveness_is_word_late(const wefti_liveness *l, int64_t now_ns) {
-    return wefti_liveness_awaits_word(l) && now_ns > l->blame.until_ns;
+    return false;
 }
 
 /* --- leaving --- */
@@ -210,78 +184,60 @@ static int32_t longest_wait(const wefti_liveness *l) {
     return longest;
 }
 
-static bool same_transfer(const wefti_life *a, const wefti_life *b) {
-    return strcmp(a->standing.what, b->standing.what) == 0;
-}
-
 static int by_place(const void *a, const void *b, void *ranks) {
     const wefti_life *of = ranks;
     return strcmp(of[*(const int32_t *)a].standing.what, of[*(const int32_t *)b].standing.what);
 }
 
-/* For each rank that waits, how many wait where it waits; wefti_free. NULL: no memory. */
-static int32_t *find_company(const wefti_liveness *l) {
-    int32_t *sorted = wefti_calloc((size_t)l->count, sizeof *sorted), waiting = 0;
-    int32_t *company = sorted ? wefti_calloc((size_t)l->count, sizeof *company) : NULL;
-    for (int32_t r = 0; company && r < l->count; r++)
-        if (is_waiting(&l->ranks[r])) sorted[waiting++] = r;
-    if (company) qsort_r(sorted, (size_t)waiting, sizeof *sorted, by_place, l->ranks);
-    for (int32_t i = 0, end; company && i < waiting; i = end) {
-        for (end = i + 1; end < waiting && by_place(&sorted[i], &sorted[end], l->ranks) == 0;)
-            end++;
-        for (int32_t k = i; k < end; k++) company[sorted[k]] = end - i;
+/* A rank that waits in the transfer in which most do; -1: there is no such transfer, or all wait in
+ * it, or there is no memory. */
+static int32_t find_crowd(const wefti_liveness *l) {
+    int32_t *waits = wefti_calloc((size_t)l->count, sizeof *waits);
+    int32_t waiting = 0, crowd = -1, most = 0;
+    for (int32_t r = 0; waits && r < l->count; r++)
+        if (is_waiting(&l->ranks[r])) waits[waiting++] = r;
+    if (waits) qsort_r(waits, (size_t)waiting, sizeof *waits, by_place, l->ranks);
+    for (int32_t i = 0, end; i < waiting; i = end) {
+        for (end = i + 1; end < waiting && by_place(&waits[i], &waits[end], l->ranks) == 0;) end++;
+        if (end - i >= most) crowd = end - i > most ? waits[i] : -1;
+        if (end - i > most) most = end - i;
     }
-    wefti_free(sorted);
-    return company;
+    wefti_free(waits);
+    return most < waiting ? crowd : -1;
 }
 
 /* Which ranks keep the others waiting: ranks that have left or compute (for long, if any rank
  * does); else ranks that wait in another transfer than most; else ranks that are behind. */
 typedef struct suspicion {
-    bool computing, elsewhere, behind;
+    bool computing;
     int64_t since_before; /* counts only ranks that compute since before this time */
-    int32_t place;        /* a rank that waits where most do */
+    int32_t crowd;        /* a rank that waits where most do; -1: where they wait tells nothing */
     uint64_t ahead;       /* the most transfers done */
 } suspicion;
 
 static suspicion suspect(const wefti_liveness *l, int64_t now) {
-    suspicion by = {.since_before = now, .place = -1};
-    int32_t most = 0;
-    bool tie = false, one_place = true;
-    uint64_t least = UINT64_MAX;
-    int32_t *company = find_company(l);
+    suspicion by = {.since_before = now};
     for (int32_t r = 0; r < l->count; r++) {
         const wefti_life *rank = &l->ranks[r];
         if (!is_waiting(rank)) {
             by.computing = true;
             if (!wefti_has_left(rank) && now - rank->standing.since_ns > l->wait_ns / 2)
                 by.since_before = now - l->wait_ns / 2;
-            continue;
+        } else if (rank->standing.done > by.ahead) {
+            by.ahead = rank->standing.done;
         }
-        int32_t with = company ? company[r] : 1;
-        if (by.place >= 0 && !same_transfer(rank, &l->ranks[by.place])) one_place = false;
-        if (with > most) {
-            tie = false;
-            by.place = r;
-            most = with;
-        } else if (with == most && !same_transfer(rank, &l->ranks[by.place]))
-            tie = true;
-        if (rank->standing.done > by.ahead) by.ahead = rank->standing.done;
-        if (rank->standing.done < least) least = rank->standing.done;
     }
-    wefti_free(company);
-    by.elsewhere = !by.computing && !one_place && !tie;
-    by.behind = !by.computing && !by.elsewhere && least < by.ahead;
+    by.crowd = by.computing ? -1 : find_crowd(l);
     return by;
 }
 
 static bool is_culprit(const wefti_liveness *l, int32_t r, const suspicion *by) {
     const wefti_life *rank = &l->ranks[r];
-    const bool left = wefti_has_left(rank);
     if (by->computing)
-        return !is_waiting(rank) && (left || rank->standing.since_ns <= by->since_before);
-    if (by->elsewhere) return !same_transfer(rank, &l->ranks[by->place]);
-    return by->behind && rank->standing.done < by->ahead;
+        return !is_waiting(rank) &&
+               (wefti_has_left(rank) || rank->standing.since_ns <= by->since_before);
+    if (by->crowd >= 0) return by_place(&r, &by->crowd, l->ranks) != 0;
+    return rank->standing.done < by->ahead;
 }
 
 static wefti_late accuse(const wefti_liveness *l, int32_t victim, int64_t now) {

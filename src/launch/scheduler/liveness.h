@@ -25,7 +25,6 @@
 #define WEFTI_SCHEDULER_LIVENESS_H
 
 #include "launch/wire/wire.h"
-#include "recovery/recovery.h"
 
 /* The process of a seat. In order: it runs, has left, is dead. */
 typedef enum wefti_life_state {
@@ -64,29 +63,23 @@ typedef struct wefti_life {
 } wefti_life;
 
 typedef struct wefti_liveness {
-    wefti_life *ranks; /* [at least `count`] the others: state RANK, and never heard of */
+    wefti_life *ranks; /* [room of the owner] from `count` on: state RANK, and never heard of */
     int32_t count;     /* ranks of the world; 0: it is forming */
     int64_t silence_ns, wait_ns;
     int64_t looked_ns; /* the last check */
     int32_t staying;   /* where to look first for a rank that has not left */
     struct {
         int64_t until_ns;          /* 0: no word is awaited */
-        int32_t by;                /* the rank that blames */
-        bool of_connection;        /* it has lost its connection to that rank */
+        int32_t cut_off;           /* the rank that has lost a connection; -1: none has */
         wefti_abort_reason reason; /* names the blamed rank */
     } blame;
 } wefti_liveness;
-
-/* Room for so many ranks, of which none is there. Freed with wefti_liveness_free. */
-weft_status wefti_liveness_create(wefti_liveness *l, int32_t room) WEFT_CHECKED;
-void wefti_liveness_free(wefti_liveness *l);
 
 /* A world begins, or ends (count 0). All are ranks, and are heard of now. */
 void wefti_liveness_begin(wefti_liveness *l, int32_t count, int64_t now_ns);
 /* One more rank, a newcomer, in a world for which there is room. */
 void wefti_liveness_grow(wefti_liveness *l, int64_t now_ns);
-/* Ranks `from` becomes rank `to`, which is lower and was given up; then `count` are left. */
-void wefti_liveness_move(wefti_liveness *l, int32_t to, int32_t from);
+/* The first `count` ranks are left. */
 void wefti_liveness_shrink(wefti_liveness *l, int32_t count);
 
 /* The table: an event that a state does not know changes nothing. */
@@ -109,8 +102,6 @@ void wefti_liveness_fill(wefti_liveness *l, int32_t rank, int64_t now_ns);
 void wefti_liveness_halt(wefti_liveness *l);
 /* The world is whole: nobody waits for the rank that died any more. */
 void wefti_liveness_go(wefti_liveness *l, int64_t now_ns);
-/* The job has failed, and no word counts any more. */
-void wefti_liveness_fail(wefti_liveness *l);
 
 /* A rank gives up. */
 typedef struct wefti_last_word {
@@ -118,21 +109,18 @@ typedef struct wefti_last_word {
     wefti_abort_reason said; /* `failed` as it is to be reported */
     bool of_itself;          /* else it blames another rank */
     bool runs;               /* the world does */
+    bool halted;             /* the world waits for processes */
     bool mendable;           /* with this rank */
-    wefti_mending_phase phase;
 } wefti_last_word;
-typedef enum wefti_word_answer {
-    WEFTI_WORD_IGNORED, /* or kept */
-    WEFTI_WORD_REFUSES, /* a newcomer that cannot take its seat harms nobody: another may come */
-    WEFTI_WORD_COUNTS   /* the job ends for blame.reason, unless the world makes new connections */
-} wefti_word_answer;
-wefti_word_answer wefti_liveness_gave_up(wefti_liveness *l, const wefti_last_word *word,
-                                         int64_t now_ns);
+/* True: the job ends for blame.reason, unless the world makes new connections. */
+bool wefti_liveness_gave_up(wefti_liveness *l, const wefti_last_word *word, int64_t now_ns);
 static inline bool wefti_liveness_awaits_word(const wefti_liveness *l) {
     return l->blame.until_ns != 0;
 }
-/* Whether the time for the awaited word is up: blame.reason counts. */
-bool wefti_liveness_is_word_late(const wefti_liveness *l, int64_t now_ns);
+/* The time for the word is up: blame.reason counts. */
+static inline bool wefti_liveness_is_word_late(const wefti_liveness *l, int64_t now_ns) {
+    return wefti_liveness_awaits_word(l) && now_ns > l->blame.until_ns;
+}
 
 /* A rank says that it leaves. True: no word can come any more, and blame.reason counts. */
 bool wefti_liveness_left(wefti_liveness *l, int32_t rank);

@@ -192,7 +192,7 @@ static void move_slots(wefti_scheduler *s) {
         if (kept != r) {
             wefti_free(m->holds[kept]);
             s->slots[kept] = s->slots[r];
-            wefti_liveness_move(&s->live, kept, r);
+            s->live.ranks[kept] = s->live.ranks[r];
             s->slots[kept].client->slot = kept;
             m->holds[kept] = m->holds[r];
             m->holds[r] = NULL;

@@ -140,7 +140,7 @@ static void release(wefti_scheduler *s) {
     wefti_gather_end(s);
     wefti_free(s->clients);
     wefti_free(s->slots);
-    wefti_liveness_free(&s->live);
+    wefti_free(s->live.ranks);
     wefti_seats_free(s);
     wefti_again_free(s);
     wefti_alike_end(s);
@@ -189,15 +189,15 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
     pthread_condattr_destroy(&clock);
     pthread_mutex_init(&s->lock, NULL);
     s->slots = wefti_calloc((size_t)options->size, sizeof *s->slots);
+    s->live.ranks = wefti_calloc((size_t)options->size, sizeof *s->live.ranks);
     s->keeper = wefti_calloc((size_t)options->size, sizeof *s->keeper);
     s->told = wefti_calloc((size_t)options->size, sizeof *s->told);
     s->called = wefti_calloc((size_t)options->size, sizeof *s->called);
     s->job = wefti_strdup(options->job ? options->job : "");
-    weft_status status = s->slots && s->keeper && s->told && s->called && s->job
+    weft_status status = s->slots && s->live.ranks && s->keeper && s->told && s->called && s->job
                              ? wefti_seats_create(s)
                              : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a scheduler of %d members",
                                           (int)options->size);
-    if (status >= 0) status = wefti_liveness_create(&s->live, options->size);
     if (status >= 0) status = wefti_again_create(s);
     if (status >= 0) status = wefti_alike_begin(s);
     if (status >= 0) status = open_all(s);

@@ -49,9 +49,9 @@ static void end_blame(wefti_scheduler *s) {
     const wefti_abort_reason reason = s->live.blame.reason;
     const char *why = "";
     wefti_text text = {0};
-    const int32_t rank =
-        reason.failed >= 0 && reason.failed < s->taken ? reason.failed : s->live.blame.by;
-    if (s->live.blame.of_connection && wefti_mend_reconnects(s, rank, reason.text, &why)) return;
+    const int32_t by = s->live.blame.cut_off;
+    const int32_t rank = reason.failed >= 0 && reason.failed < s->taken ? reason.failed : by;
+    if (by >= 0 && wefti_mend_reconnects(s, rank, reason.text, &why)) return;
     if (reason.status == WEFT_E_LOST && wefti_again_died(s, reason.failed, reason.text)) return;
     wefti_text_add(&text, "%s%s", reason.text, why);
     wefti_scheduler_abort_text(s, reason.status, reason.failed, &text);
@@ -63,8 +63,8 @@ static wefti_last_word word_of(const wefti_scheduler *s, int32_t rank,
     wefti_last_word out = {.rank = rank,
                            .said = *said,
                            .runs = s->state == WEFTI_SCHEDULER_RUNNING,
-                           .mendable = s->slots[rank].armed,
-                           .phase = wefti_mend_phase(s)};
+                           .halted = wefti_mend_phase(s) == WEFTI_MENDING_COUNTING,
+                           .mendable = s->slots[rank].armed};
     wefti_text text = {0};
     out.of_itself = said->failed == WEFT_RANK_OWN || said->failed == s->slots[rank].told;
     if (out.of_itself) out.said.failed = wefti_slot_rank(s, rank);
@@ -76,6 +76,11 @@ static wefti_last_word word_of(const wefti_scheduler *s, int32_t rank,
     return out;
 }
 
+static bool takes_its_seat(const wefti_scheduler *s, int32_t rank) {
+    return wefti_is_new(&s->live.ranks[rank]) && wefti_mend_phase(s) != WEFTI_MENDING_NOT;
+}
+
+/* A newcomer that cannot take its seat harms nobody: another one may come. */
 static void refuse_newcomer(wefti_scheduler *s, int32_t rank, const wefti_abort_reason *why) {
     wefti_member_slot *slot = &s->slots[rank];
     wefti_text text = {0};
@@ -90,33 +95,27 @@ static void refuse_newcomer(wefti_scheduler *s, int32_t rank, const wefti_abort_
 void wefti_scheduler_rank_gave_up(wefti_scheduler *s, int32_t rank,
                                   const wefti_abort_reason *reason) {
     const wefti_last_word word = word_of(s, rank, reason);
-    switch (wefti_liveness_gave_up(&s->live, &word, wefti_now_ns())) {
-    case WEFTI_WORD_REFUSES:
+    if (word.of_itself && takes_its_seat(s, rank))
         refuse_newcomer(s, rank, &word.said);
-        break;
-    case WEFTI_WORD_COUNTS:
+    else if (wefti_liveness_gave_up(&s->live, &word, wefti_now_ns()))
         end_blame(s);
-        break;
-    case WEFTI_WORD_IGNORED:
-        break;
-    }
 }
 
-/* A newcomer that leaves before it has its seat is refused. It may have named another rank before,
- * which it is unlike. */
-static bool newcomer_left(wefti_scheduler *s, int32_t rank) {
+/* It may have named another rank before, which it is unlike. */
+static void newcomer_left(wefti_scheduler *s, int32_t rank) {
     const wefti_abort_reason leaves = {
         .status = WEFT_E_PEER, .failed = WEFT_RANK_OWN, .text = "it has left"};
-    const wefti_life *life = &s->live.ranks[rank];
-    if (!wefti_is_new(life) || wefti_mend_phase(s) == WEFTI_MENDING_NOT) return false;
     wefti_abort_reason why = word_of(s, rank, &leaves).said;
-    if (life->gave_up && wefti_liveness_awaits_word(&s->live)) why = s->live.blame.reason;
+    if (s->live.ranks[rank].gave_up && wefti_liveness_awaits_word(&s->live))
+        why = s->live.blame.reason;
     refuse_newcomer(s, rank, &why);
-    return true;
 }
 
 void wefti_scheduler_rank_left(wefti_scheduler *s, int32_t rank) {
-    if (newcomer_left(s, rank)) return;
+    if (takes_its_seat(s, rank)) {
+        newcomer_left(s, rank);
+        return;
+    }
     if (wefti_mend_phase(s) != WEFTI_MENDING_NOT) wefti_mend_left(s, rank);
     if (wefti_liveness_left(&s->live, rank)) end_blame(s);
     if (s->state != WEFTI_SCHEDULER_RUNNING || !wefti_liveness_parted(&s->live, rank)) return;
