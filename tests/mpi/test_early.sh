@@ -16,7 +16,7 @@ for flavour in $flavours; do
     # then ends is not weft's: Open MPI's mpirun can hang after two ranks have called MPI_Abort at once, on a busy machine.
     WEFT_JOIN_SECONDS=2 ranks "$flavour" 3 "$work/early" before >"$work/out" 2>&1
     code=$?
-    grep -q 'WEFT_JOIN_SECONDS' "$work/out" || fail "$flavour, before: $code" "$work/out"
+    grep -q '^rank [02]: -.*WEFT_JOIN_SECONDS' "$work/out" || fail "$flavour, before: $code" "$work/out"
     # mpirun may end the others before they have said a word; then it says who ended, or that one has.
     ranks "$flavour" 3 "$work/early" exit >"$work/out" 2>&1
     code=$?
