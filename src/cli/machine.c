@@ -163,7 +163,7 @@ const cli_verb cli_machine = {
     .summary = "list and show machines, measure this one",
     .usage = "machine list [--json]\n"
              "       weft machine show MACHINE\n"
-             "       weft machine measure [--devices N] [--out FILE] [--json]",
+             "       weft machine measure [--devices N] [--disk DIR] [--out FILE] [--json]",
     .example = "weft machine show \"8 hosts of 8 h100-80g\"",
     .notes =
         "A machine is a name of the list, a text as in the example, a topology, or a machine "

@@ -57,9 +57,9 @@ weft_status wefti_model_fits(const wefti_machine_model *m, int64_t ranks) {
     const int64_t hosts = m->hosts, per_host = wefti_model_per_host(m);
     const bool reaches = m->level_count > m->host_level + 1;
     WEFT_REQUIRE(hosts == 0 || ranks <= hosts * per_host, WEFT_E_ARG,
-                 "the machine %s has %lld devices (%lld host%s of %lld), but %lld are needed",
-                 m->name, (long long)(hosts * per_host), (long long)hosts, hosts == 1 ? "" : "s",
-                 (long long)per_host, (long long)ranks);
+                 "the machine %s has %lld device%s (%lld host%s of %lld), but %lld are needed",
+                 m->name, (long long)(hosts * per_host), hosts * per_host == 1 ? "" : "s",
+                 (long long)hosts, hosts == 1 ? "" : "s", (long long)per_host, (long long)ranks);
     WEFT_REQUIRE(reaches || ranks <= per_host, WEFT_E_ARG,
                  "the machine %s has no link between hosts, and %lld devices need more than one "
                  "host of %lld",

@@ -174,6 +174,23 @@ static void gathers_many(void **state) {
     release_full(s);
 }
 
+/* A failure stops the clock of the table; a beat may come after that. */
+static void times_are_not_negative(void **state) {
+    (void)state;
+    static const wefti_standing standings[] = {{.since_ns = 51000000},
+                                               {.since_ns = 51000000, .what = "x"},
+                                               {.since_ns = 51000000, .waiting = true}};
+    for (size_t i = 0; i < sizeof standings / sizeof *standings; i++) {
+        wefti_life life = {.standing = standings[i]};
+        wefti_text text = {0};
+        wefti_life_describe(&life, 1000000, &text);
+        char *words = wefti_text_take(&text);
+        assert_non_null(words);
+        assert_null(strchr(words, '-'));
+        wefti_free(words);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_most_ranks_fit_into_frames),
@@ -182,6 +199,7 @@ int main(void) {
         cmocka_unit_test(ranks_many),
         cmocka_unit_test(finds_seats),
         cmocka_unit_test(gathers_many),
+        cmocka_unit_test(times_are_not_negative),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

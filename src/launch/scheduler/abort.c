@@ -25,9 +25,14 @@ static void add_place(const wefti_standing *standing, wefti_text *out) {
     wefti_text_add(out, " (%llu transfers done)", (unsigned long long)standing->done);
 }
 
+/* A table's time may be earlier than the last beat of a rank. */
+static double seconds_since(int64_t then_ns, int64_t now_ns) {
+    return now_ns > then_ns ? (double)(now_ns - then_ns) * 1e-9 : 0;
+}
+
 void wefti_life_describe(const wefti_life *life, int64_t now_ns, wefti_text *out) {
     const wefti_standing *standing = &life->standing;
-    double seconds = (double)(now_ns - standing->since_ns) * 1e-9;
+    const double seconds = seconds_since(standing->since_ns, now_ns);
     if (standing->waiting)
         wefti_text_add(out, "waiting for %.1f s in %s", seconds,
                        standing->what[0] ? standing->what : "a transfer");
@@ -84,8 +89,8 @@ static const char *fate(const wefti_life *life) {
 /* How old an entry is: what it says held when the rank said so. */
 static void add_age(const wefti_life *life, int64_t now, wefti_text *out) {
     char age[32] = "-";
-    const double seconds = (double)(now - life->said_ns) * 1e-9;
-    if (life->said_ns > 0) (void)snprintf(age, sizeof age, "%.1f s ago", seconds > 0 ? seconds : 0);
+    if (life->said_ns > 0)
+        (void)snprintf(age, sizeof age, "%.1f s ago", seconds_since(life->said_ns, now));
     wefti_text_add(out, "%-11s  ", age);
 }
 
