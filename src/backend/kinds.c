@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "device/list.h"
 
 static const wefti_backend *const processor[] = {&wefti_backend_narrow, &wefti_backend_cpu,
                                                  &wefti_backend_reference, NULL};
@@ -12,17 +13,20 @@ static const wefti_backend *const references[] = {&wefti_backend_narrow, &wefti_
                                                   NULL};
 
 /* Kernels of both run on the host. */
-static const wefti_device_kind kinds[] = {
-    {&wefti_device_host, processor, references},
-    {&wefti_device_fenced, processor, references},
-};
+static const wefti_device_kind host = {&wefti_device_host, processor, references};
+static const wefti_device_kind fenced = {&wefti_device_fenced, processor, references};
+
+/* A device without a kind does not compile. */
+#define ROW(name_) &name_,
+static const wefti_device_kind *const kinds[] = {WEFTI_DEVICES(ROW)};
+#undef ROW
 
 const wefti_device_kind *wefti_kind_of(int32_t rank) {
     const wefti_device_table *table;
     if (wefti_device_choose(rank, &table) >= 0)
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-            if (kinds[i].table == table) return &kinds[i];
-    return &kinds[0];
+            if (kinds[i]->table == table) return kinds[i];
+    return &host;
 }
 
 static const char *only_backend(void) {

@@ -1,10 +1,10 @@
 /* Kinds of devices: a table for memory and order (device/device.h), and the backends of the kernels
  * that work on this memory.
  *
- * Each rank has a kind, and its program is built for it. The reference
- * backend and the CPU's run on the host. So only kinds whose memory the host can reach list them. A
- * dry build asks the backends alone and opens no device. So it works where no device of the kind
- * is. */
+ * Each rank has a kind, and its program is built for it. The reference backend and the CPU backend
+ * run on the host. So only kinds whose memory the host can reach list them.
+ * A dry build asks the backends only and opens no device. So it works on a machine without such a
+ * device. */
 #ifndef WEFTI_KINDS_H
 #define WEFTI_KINDS_H
 
@@ -18,8 +18,8 @@ typedef struct wefti_device_kind {
     const wefti_backend *const *references;
 } wefti_device_kind;
 
-/* The kind of a rank's device, from WEFT_DEVICE (wefti_device_choose). Of a name that no kind has,
- * it is `host`, and wefti_kind_check fails. */
+/* The kind of a rank's device, from WEFT_DEVICE (wefti_device_choose). If WEFT_DEVICE has a name of
+ * no device, the kind is `host`, and wefti_kind_check fails. */
 const wefti_device_kind *wefti_kind_of(int32_t rank);
 /* WEFT_E_ARG if WEFT_DEVICE, WEFT_BACKEND or WEFT_ISA in the environment has a value that names
  * nothing, or nothing that the kind has. */

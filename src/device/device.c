@@ -5,8 +5,11 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "device/list.h"
 
-static const wefti_device_table *const tables[] = {&wefti_device_host, &wefti_device_fenced};
+#define ROW(name_) &wefti_device_##name_,
+static const wefti_device_table *const tables[] = {WEFTI_DEVICES(ROW)};
+#undef ROW
 enum { TABLES = sizeof tables / sizeof *tables };
 
 static weft_status refuse(const char *name, int length) {
