@@ -18,6 +18,8 @@
 /* Waits until at most `left` sends of an edge are in flight. */
 static weft_status wait_sends(wefti_emitter *b, int64_t edge, int back, int32_t left) {
     const int32_t owner = wefti_flight_edge(edge, back);
+    /* Without this, each send of gpipe would count all sends before it. */
+    if (b->edges[edge].sent[back] <= left) return WEFT_OK;
     for (int32_t i; (i = wefti_flight_over(b, WEFTI_FLIGHT_SEND, owner, left)) >= 0;)
         WEFT_TRY(wefti_flight_wait(b, WEFTI_SECTION_FIRST, i));
     return WEFT_OK;
