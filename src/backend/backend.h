@@ -58,10 +58,10 @@ typedef struct wefti_prepare {
      * out the slow parts that only a run needs (tables, compiled code). The caller may only destroy
      * such a kernel. */
     bool dry;
-    /* Of a dry kernel: the sizes are those on a processor with AVX-512, whatever this one has. So a
-     * plan does not depend on the processor that looks for it. */
+    /* Of a dry kernel: it has the sizes of a processor with AVX-512, on any processor. So a plan
+     * does not depend on the processor that the search runs on. */
     bool anywhere;
-    const wefti_backend *const *behind; /* the backends that would be asked next; ends with NULL */
+    const wefti_backend *const *behind; /* the backends behind the asked one; ends with NULL */
 } wefti_prepare;
 
 /* For plans of machines that need not be this one. */

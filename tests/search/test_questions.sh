@@ -57,10 +57,18 @@ bytes=$(number predicted_peak_bytes --machine "hosts=4 gpus=4 gpu=a100-40g intra
 holds "${bytes:-9e9} <= 43609040" 'a plan without stages fits'
 
 # The bytes of kernels are those of one processor, whichever this one is.
-same() { number predicted_peak_bytes --machine "1 hosts of 4 a100-40g" train.precision=bf16 model.family=gpt2 model.layers=2 \
-    model.hidden=64 model.heads=4 model.context=32 model.vocab=500 train.batch=8 --fix dp=2 --evaluations 1; }
-here=$(same) plain=$(WEFT_ISA=plain same)
-[ "${here:-0}" = "${plain:-1}" ] || fail "a plan's bytes depend on the processor: ${here:-none} and ${plain:-none}" err
+alike() { # words...: the model
+    here=$(asked "$@") other=$(WEFT_ISA=plain ONEDNN_MAX_CPU_ISA=SSE41 asked "$@")
+    [ "${here:-0}" = "${other:-1}" ] || fail "the bytes depend on the processor ($*): ${here:-none}, ${other:-none}" err
+}
+asked() { "$weft" plan --machine "1 hosts of 2 a100-40g" "$@" --fix dp=2 --evaluations 1 --json 2>err |
+    sed -n 's/.*"predicted_peak_bytes": \([0-9]*\).*/\1/p'; }
+language="model.layers=2 model.hidden=64 model.heads=4 model.context=32 model.vocab=500 train.batch=8 data.path=none"
+for precision in f32 bf16; do
+    # shellcheck disable=SC2086
+    for family in gpt2 mixtral; do alike train.precision=$precision model.family=$family $language; done
+    alike train.precision=$precision model.family=resnet18 'model.image=[3,32,32]' model.classes=10 train.batch=16
+done
 
 # Machines of random numbers.
 files=${WEFT_TEST_DATA:-nowhere}/planner

@@ -43,10 +43,7 @@ static weft_status prepare(const wefti_backend *backend, const weft_node *node,
     wefti_cpu_prepare *own = prepares[node->op->id];
     if (!own && node->op->flags & WEFTI_OP_ELEMENTWISE) own = wefti_cpu_elementwise;
     if (!own) return WEFT_E_NO_IMPL;
-    wefti_isa_for_sizes(options->anywhere);
-    const weft_status status = own(node, options, out);
-    wefti_isa_for_sizes(false);
-    return status;
+    return own(node, options, out);
 }
 
 static wefti_bf16_compute choose_bf16(const wefti_backend *backend) {

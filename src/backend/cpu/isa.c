@@ -23,16 +23,6 @@ const wefti_cpu_tuning *wefti_cpu_tuned(void) {
     return tuned;
 }
 
-static _Thread_local bool for_sizes;
-
-void wefti_isa_for_sizes(bool on) {
-#if defined(__x86_64__)
-    for_sizes = on;
-#else
-    (void)on; /* this build has the plain form only */
-#endif
-}
-
 #if defined(__x86_64__)
 
 #include <cpuid.h>
@@ -76,7 +66,6 @@ enum { UNKNOWN, ABSENT, PRESENT };
 bool wefti_isa_has(wefti_isa isa) {
     static _Atomic unsigned char known[WEFTI_ISAS];
     if ((unsigned)isa >= WEFTI_ISAS) return false;
-    if (for_sizes && isa == WEFTI_ISA_AVX512) return true;
     if (tuned && tuned->emulated) return tuned->has[isa];
     unsigned char is = atomic_load_explicit(&known[isa], memory_order_relaxed);
     if (is == UNKNOWN) {
@@ -138,7 +127,6 @@ weft_status wefti_isa_check(void) {
 }
 
 wefti_isa wefti_isa_best(void) {
-    if (for_sizes) return WEFTI_ISA_AVX512;
     wefti_isa best = WEFTI_ISA_PLAIN;
     for (int isa = 0; isa < WEFTI_ISAS; isa++)
         if (wefti_isa_has((wefti_isa)isa)) best = (wefti_isa)isa;

@@ -27,9 +27,6 @@ bool wefti_isa_has(wefti_isa isa);         /* this processor and this build can 
 /* WEFT_E_ARG if WEFT_ISA names no form. Empty is as unset. */
 weft_status wefti_isa_check(void) WEFT_CHECKED;
 wefti_isa wefti_isa_best(void); /* the best of this processor, or WEFT_ISA if that is lower */
-/* While `on`, wefti_isa_best gives AVX-512 in this thread, whatever the processor has: for sizes of
- * kernels that do not run. */
-void wefti_isa_for_sizes(bool on);
 /* Whether the form multiplies bf16 directly: AMX, and AVX-512 if the processor has dot products of
  * bf16. */
 bool wefti_isa_has_bf16(wefti_isa isa);

@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "backend/cpu/isa.h"
 #include "base/pool.h"
 #include "base/status.h"
 #include "weft/types.h"
@@ -43,6 +44,8 @@ typedef struct wefti_conv {
     bool has_bias;                        /* f32 [out]; forward only */
     bool accumulate;                      /* weight gradient: add to the old value */
     bool native_bf16;                     /* multiply in bf16 if x, w and y are all bf16 */
+    wefti_isa isa;                        /* of matrix products */
+    bool sizes_only;                      /* the caller may only ask for bytes, and destroy */
 } wefti_conv;
 
 /* Elements of one plane of an image. */

@@ -53,14 +53,13 @@ static wefti_gemm_spec product_spec(const wefti_conv_gemm *c, int64_t images) {
 }
 
 static weft_status prepare_products(wefti_conv_gemm *c, int threads) {
-    wefti_isa isa = wefti_isa_best();
     for (int t = 0; t < 2; t++) {
         int64_t images = t ? c->conv.batch % c->images : c->images;
         if (images == 0) continue;
         wefti_gemm_spec spec = product_spec(c, images);
-        WEFT_TRY(wefti_gemm_prepare(&spec, isa, &c->product[t]));
+        WEFT_TRY(wefti_gemm_prepare(&spec, c->conv.isa, &c->product[t]));
         spec.accumulate = true;
-        WEFT_TRY(wefti_gemm_prepare(&spec, isa, &c->adding[t]));
+        WEFT_TRY(wefti_gemm_prepare(&spec, c->conv.isa, &c->adding[t]));
         int64_t bytes = wefti_gemm_workspace_bytes(&c->product[t], threads);
         int64_t more = wefti_gemm_workspace_bytes(&c->adding[t], threads);
         if (more > bytes) bytes = more;
@@ -86,7 +85,7 @@ weft_status wefti_conv_gemm_create(const wefti_conv *p, int threads, wefti_conv_
     c->direct = c->images == 1 && !p->has_bias;
     c->images_inner = p->y[WEFTI_CONV_SPATIAL - 1] < NARROW && c->images >= NARROW / 2;
     /* Chunks of one weight gradient are added in its own dtype. */
-    bool sums = p->kind == WEFTI_CONV_GRAD_WEIGHT && p->w_dtype != WEFT_F32;
+    const bool sums = p->kind == WEFTI_CONV_GRAD_WEIGHT && p->w_dtype != WEFT_F32 && !p->sizes_only;
     status = sums ? WEFT_E_NO_IMPL : prepare_products(c, threads);
     if (status < 0) goto err;
     c->columns_bytes = wefti_aligned(c->images * image);

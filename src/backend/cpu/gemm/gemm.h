@@ -103,7 +103,8 @@ weft_status wefti_gemm_bf16_choice(wefti_isa isa, bool *out) WEFT_CHECKED;
 
 /* Returns WEFT_E_SHAPE for negative sizes. Returns WEFT_E_NO_IMPL for dtypes outside the list
  * above, and for `bf16` if the isa has no such arithmetic (wefti_isa_has_bf16). Returns WEFT_E_ARG
- * for an isa that this processor lacks. */
+ * for an isa that this build lacks. If only the processor lacks it, the product has its sizes, and
+ * must not run. */
 weft_status wefti_gemm_prepare(const wefti_gemm_spec *spec, wefti_isa isa,
                                wefti_gemm *out) WEFT_CHECKED;
 

@@ -75,12 +75,14 @@ static wefti_conv problem(const weft_node *n, wefti_conv_kind kind, const weft_d
 static weft_status conv_kernel_of(wefti_conv *p, const wefti_prepare *options, wefti_kernel **out) {
     wefti_conv_gemm *gemm = NULL;
     wefti_onednn_conv *onednn = NULL;
+    p->isa = wefti_cpu_isa(options);
     p->native_bf16 = options->bf16 == WEFTI_BF16_NATIVE && wefti_isa_best_has_bf16();
+    p->sizes_only = options->anywhere; /* those of oneDNN depend on the processor */
     weft_status status = WEFT_E_NO_IMPL;
-    if (!wefti_conv_prefers_gemm(p))
+    if (!p->sizes_only && !wefti_conv_prefers_gemm(p))
         status = wefti_onednn_conv_create(p, options->threads, options->dry, &onednn);
     if (status == WEFT_E_NO_IMPL) status = wefti_conv_gemm_create(p, options->threads, &gemm);
-    if (status == WEFT_E_NO_IMPL && !onednn)
+    if (status == WEFT_E_NO_IMPL && !p->sizes_only && !onednn)
         status = wefti_onednn_conv_create(p, options->threads, options->dry, &onednn);
     if (status < 0) return status;
     wefti_kernel *base;

@@ -52,7 +52,7 @@ static weft_status product_loops(const wefti_gemm_spec *spec, int a, int b, int 
     wefti_gemm gemm;
     if (!known(spec->a.dtype) || !known(spec->b.dtype) || !known(spec->c.dtype))
         return WEFT_E_NO_IMPL;
-    const wefti_isa isa = wefti_isa_best();
+    const wefti_isa isa = wefti_cpu_isa(options);
     wefti_gemm_spec s = *spec;
     s.bf16 = options->bf16 == WEFTI_BF16_NATIVE && spec->a.dtype == WEFT_BF16 &&
              wefti_isa_best_has_bf16();

@@ -103,9 +103,10 @@ static weft_status run_head(const wefti_kernel *kernel, const wefti_run *run, co
 }
 
 static weft_status prepare_chunk(const head_kernel *h, weft_dtype w_dtype, int64_t rows,
-                                 bool accumulate, chunk *out, int threads, int64_t *bytes) {
+                                 bool accumulate, const wefti_prepare *options, chunk *out,
+                                 int64_t *bytes) {
     bool t = h->transposed;
-    wefti_isa isa = wefti_isa_best();
+    const wefti_isa isa = wefti_cpu_isa(options);
     out->rows = rows;
     wefti_gemm_spec s = wefti_gemm_spec_of(WEFT_F32, rows, h->vocab, h->k);
     s.a = wefti_gemm_rows(h->x_dtype, h->k);
@@ -131,7 +132,7 @@ static weft_status prepare_chunk(const head_kernel *h, weft_dtype w_dtype, int64
     WEFT_TRY(wefti_gemm_prepare(&s, isa, &out->dw_next));
     const wefti_gemm *all[] = {&out->logits, &out->dx, &out->dw_first, &out->dw_next};
     for (int i = 0; i < 4; i++) {
-        int64_t need = wefti_gemm_workspace_bytes(all[i], threads);
+        int64_t need = wefti_gemm_workspace_bytes(all[i], options->threads);
         if (need > *bytes) *bytes = need;
     }
     int64_t sums = h->has_bias ? (int64_t)wefti_reduce_workspace_bytes(1, rows, h->vocab) : 0;
@@ -175,11 +176,9 @@ weft_status wefti_cpu_linear_cross_entropy(const weft_node *n, const wefti_prepa
     int64_t rows = chunks > 1 ? (h->rows + chunks - 1) / chunks : h->rows, scratch = 0;
     if (rows < 1) rows = 1;
     bool add = (options->accumulate & 4u) != 0;
-    weft_status status =
-        prepare_chunk(h, w->dtype, rows, add, &h->whole, options->threads, &scratch);
+    weft_status status = prepare_chunk(h, w->dtype, rows, add, options, &h->whole, &scratch);
     if (status == WEFT_OK && h->rows % rows)
-        status =
-            prepare_chunk(h, w->dtype, h->rows % rows, add, &h->rest, options->threads, &scratch);
+        status = prepare_chunk(h, w->dtype, h->rows % rows, add, options, &h->rest, &scratch);
     if (status < 0 || h->rows == 0) {
         wefti_kernel_destroy(k);
         return status < 0 ? status : WEFT_E_NO_IMPL;

@@ -380,7 +380,7 @@ static weft_status experts(const weft_node *n, const wefti_prepare *options,
     WEFT_TRY(wefti_cpu_kernel(sizeof(experts_kernel), "gemm experts", run_experts, &base));
     experts_kernel *k = (experts_kernel *)base;
     k->spec = *spec;
-    k->isa = wefti_isa_best();
+    k->isa = wefti_cpu_isa(options);
     k->experts = x->shape[0];
     k->groups = wefti_cpu_span(x, 1, x->rank - 2);
     k->rows = x->shape[x->rank - 2];

@@ -8,6 +8,16 @@
 #include "backend/cpu/kernels/kernels.h"
 #include "base/memory.h"
 
+/* The form of matrix products: what `anywhere` says in backend.h, else this processor's best.
+ * Builds for other processors than x86-64 have the plain form only. */
+static inline wefti_isa wefti_cpu_isa(const wefti_prepare *options) {
+#if defined(__x86_64__)
+    if (options->anywhere) return WEFTI_ISA_AVX512;
+#endif
+    (void)options;
+    return wefti_isa_best();
+}
+
 typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *options,
                                       wefti_kernel **out);
 
