@@ -54,7 +54,7 @@ typedef struct wefti_joint_correction {
 /* How much larger than guessed a plan was that did not fit. */
 typedef struct wefti_joint_size {
     wefti_degrees degrees;
-    double ratio; /* bytes / guess */
+    double ratio; /* bytes / guess; 1: the guess was corrected before */
 } wefti_joint_size;
 
 /* Orders of what is open. WEFTI_JOINT_BY_BYTES: while nothing that is likely to fit is known.

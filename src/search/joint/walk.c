@@ -165,15 +165,23 @@ static void keep_walked(wefti_joint_answer *a, const wefti_joint_walked *x) {
     a->walked[at] = *x;
 }
 
-static bool same_mesh(const wefti_degrees *a, const wefti_degrees *b) {
+static bool same_parts(const wefti_degrees *a, const wefti_degrees *b) {
     return a->data == b->data && a->expert == b->expert && a->context == b->context &&
-           a->tensor == b->tensor && a->sequence == b->sequence && a->stages == b->stages &&
+           a->tensor == b->tensor && a->stages == b->stages;
+}
+
+static bool same_mesh(const wefti_degrees *a, const wefti_degrees *b) {
+    return same_parts(a, b) && a->sequence == b->sequence &&
            !memcmp(a->order, b->order, sizeof a->order);
+}
+
+static bool same_passes(const wefti_degrees *a, const wefti_degrees *b) {
+    return a->microbatches == b->microbatches && a->recompute == b->recompute;
 }
 
 /* Candidates that differ in schedule, level and shard only. */
 bool wefti_joint_same_split(const wefti_degrees *a, const wefti_degrees *b) {
-    return same_mesh(a, b) && a->microbatches == b->microbatches && a->recompute == b->recompute;
+    return same_mesh(a, b) && same_passes(a, b);
 }
 
 static bool same_plan(const wefti_degrees *a, const wefti_degrees *b) {
@@ -197,15 +205,9 @@ double wefti_joint_correction_for(const wefti_joint_branch *s, const wefti_joint
     return factor > 1 ? factor : others;
 }
 
-static bool same_parts(const wefti_degrees *a, const wefti_degrees *b) {
-    return a->data == b->data && a->expert == b->expert && a->context == b->context &&
-           a->tensor == b->tensor && a->stages == b->stages && a->microbatches == b->microbatches &&
-           a->recompute == b->recompute;
-}
-
-/* Stages are not as alike as guesses take them, in all candidates of a mesh. And candidates of
- * equal degrees need about the same: in a varied search, once one of them has not fitted, the
- * others come later. */
+/* Stages are not as alike as guesses take them, in all candidates of a mesh. Candidates with the
+ * same parts and passes need about the same memory. In a varied search, if one of them did not fit,
+ * the others come later. */
 double wefti_joint_size_for(const wefti_joint_branch *s, const wefti_joint_item *x) {
     double least = INFINITY;
     bool tried = false;
@@ -214,7 +216,8 @@ double wefti_joint_size_for(const wefti_joint_branch *s, const wefti_joint_item 
         const wefti_joint_size *known = &s->sizes[i];
         if (known->ratio > 1 && same_mesh(&known->degrees, &x->degrees))
             least = wefti_smaller(least, known->ratio);
-        tried = tried || (s->varied && same_parts(&known->degrees, &x->degrees));
+        tried = tried || (s->varied && same_parts(&known->degrees, &x->degrees) &&
+                          same_passes(&known->degrees, &x->degrees));
     }
     return (isfinite(least) ? least : 1) * (tried ? WEFTI_GUESS_TRIED : 1);
 }
