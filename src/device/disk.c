@@ -179,12 +179,10 @@ static weft_status start_engine(wefti_disk_stream *d, wefti_disk_engine wanted, 
     *out_error = 0;
     if (wanted != WEFTI_DISK_THREADS) {
         *out_error = -wefti_disk_ring_create(d);
-        d->engine = WEFTI_DISK_URING;
         if (!*out_error) return WEFT_OK;
         WEFT_REQUIRE(wanted == WEFTI_DISK_ANY, WEFT_E_IO, "cannot use io_uring: %s",
                      strerror(*out_error));
     }
-    d->engine = WEFTI_DISK_THREADS;
     return start_threads(d);
 }
 
@@ -394,7 +392,7 @@ const char *wefti_disk_stream_text(const wefti_disk_stream *d) {
     return d->text;
 }
 wefti_disk_engine wefti_disk_stream_engine(const wefti_disk_stream *d) {
-    return d->engine;
+    return d->ring ? WEFTI_DISK_URING : WEFTI_DISK_THREADS;
 }
 bool wefti_disk_stream_direct(const wefti_disk_stream *d) {
     return d->alignment > 1;

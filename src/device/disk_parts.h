@@ -26,7 +26,6 @@ struct wefti_disk_stream {
     int fd;
     int64_t bytes, block, alignment; /* alignment: of requests; 1 through the page cache */
     int32_t depth;
-    wefti_disk_engine engine;
     pthread_mutex_t lock;            /* of everything below */
     pthread_cond_t work, done;       /* there are bytes to request; an operation has ended */
     wefti_disk_ticket *tickets;      /* not waited for */
