@@ -40,7 +40,7 @@ expect 0 'disk.json' machine measure --seconds 0.0002 --disk disk --out disk.jso
 expect 0 'in disk|host_bytes_per_second' machine show ./disk.json
 [ -z "$(ls -A disk)" ] || fail 'files are left on the disk'
 expect 1 'absent' machine measure --seconds 0.0002 --disk absent --out disk.json
-expect 2 '--disk DIR' machine list --disk disk
+expect 2 '[--disk' machine list --disk disk
 expect 1 'this-machine|2' plan job.yaml --devices 4 --machine this-machine
 expect 0 'memory_curve|m.json' machine measure --seconds 0.0002 --out m.json
 expect 0 '"devices": 1' machine show ./m.json
