@@ -109,7 +109,6 @@ typedef struct wefti_joint_branch {
     bool guessing;         /* the least guess is taken next, not the least bound */
     int32_t tight_misfits; /* tight candidates that were walked and did not fit */
     double tight_effort;   /* of programs for tight splits */
-    bool varied;           /* unlike degrees come before like ones: see wefti_joint_size_for */
     int32_t round;         /* walks that a phase may make: see search.c */
     int32_t phase_walks;   /* walks before the phase */
     double phase_spent;    /* effort before the phase */

@@ -441,11 +441,6 @@ static weft_status search_round(wefti_joint_branch *s) {
     }
     wefti_joint_begin_phase(s, 1);
     WEFT_TRY(branch(s, false));
-    if (local && !s->out->prediction) {
-        s->varied = true;
-        wefti_joint_begin_phase(s, 1);
-        WEFT_TRY(branch(s, false));
-    }
     if (local && s->round == WEFTI_JOINT_ROUND) {
         wefti_joint_begin_phase(s, more_on_few(s));
         WEFT_TRY(wefti_joint_walk_singles(s));

@@ -165,23 +165,15 @@ static void keep_walked(wefti_joint_answer *a, const wefti_joint_walked *x) {
     a->walked[at] = *x;
 }
 
-static bool same_parts(const wefti_degrees *a, const wefti_degrees *b) {
-    return a->data == b->data && a->expert == b->expert && a->context == b->context &&
-           a->tensor == b->tensor && a->stages == b->stages;
-}
-
 static bool same_mesh(const wefti_degrees *a, const wefti_degrees *b) {
-    return same_parts(a, b) && a->sequence == b->sequence &&
+    return a->data == b->data && a->expert == b->expert && a->context == b->context &&
+           a->tensor == b->tensor && a->sequence == b->sequence && a->stages == b->stages &&
            !memcmp(a->order, b->order, sizeof a->order);
-}
-
-static bool same_passes(const wefti_degrees *a, const wefti_degrees *b) {
-    return a->microbatches == b->microbatches && a->recompute == b->recompute;
 }
 
 /* Candidates that differ in schedule, level and shard only. */
 bool wefti_joint_same_split(const wefti_degrees *a, const wefti_degrees *b) {
-    return same_mesh(a, b) && same_passes(a, b);
+    return same_mesh(a, b) && a->microbatches == b->microbatches && a->recompute == b->recompute;
 }
 
 static bool same_plan(const wefti_degrees *a, const wefti_degrees *b) {
@@ -205,28 +197,20 @@ double wefti_joint_correction_for(const wefti_joint_branch *s, const wefti_joint
     return factor > 1 ? factor : others;
 }
 
-/* Stages are not as alike as guesses take them, in all candidates of a mesh. Candidates with the
- * same parts and passes need about the same memory. In a varied search, if one of them did not fit,
- * the others come later. */
+/* Stages are not as alike as guesses take them, in all candidates of a mesh. */
 double wefti_joint_size_for(const wefti_joint_branch *s, const wefti_joint_item *x) {
     double least = INFINITY;
-    bool tried = false;
-    if (x->sized) return 1;
-    for (int64_t i = 0; i < s->size_count; i++) {
-        const wefti_joint_size *known = &s->sizes[i];
-        if (known->ratio > 1 && same_mesh(&known->degrees, &x->degrees))
-            least = wefti_smaller(least, known->ratio);
-        tried = tried || (s->varied && same_parts(&known->degrees, &x->degrees) &&
-                          same_passes(&known->degrees, &x->degrees));
-    }
-    return (isfinite(least) ? least : 1) * (tried ? WEFTI_GUESS_TRIED : 1);
+    for (int64_t i = 0; i < s->size_count && !x->sized; i++)
+        if (same_mesh(&s->sizes[i].degrees, &x->degrees))
+            least = wefti_smaller(least, s->sizes[i].ratio);
+    return isfinite(least) ? least : 1;
 }
 
 /* After a walk that did not fit. */
 static weft_status note_size(wefti_joint_branch *s, const wefti_joint_item *x, double bytes) {
-    if (s->out->prediction || !(x->about > 0)) return WEFT_OK;
+    if (s->out->prediction || x->sized || !(x->about > 0 && bytes > x->about)) return WEFT_OK;
     WEFT_TRY(WEFT_GROW(s->sizes, s->size_count, s->size_cap));
-    s->sizes[s->size_count++] = (wefti_joint_size){x->degrees, x->sized ? 1 : bytes / x->about};
+    s->sizes[s->size_count++] = (wefti_joint_size){x->degrees, bytes / x->about};
     return WEFT_OK;
 }
 

@@ -37,7 +37,6 @@
 #define WEFTI_GUESS_KEPT               0.98    /* of the bytes that a line says are kept                : the same two */
 #define WEFTI_GUESS_CHUNKS_KEPT        0.8     /* zero-bubble with chunks: more microbatches in flight  : the same two */
 #define WEFTI_GUESS_RETRY              0.7     /* with the next mode of recomputation, of the bytes     : the order of retries */
-#define WEFTI_GUESS_TRIED              1.15    /* of equal degrees to one that did not fit                 : plans that fit are tried last */
 
 /* ---- effort: walk.c, search.c ---- */
 #define WEFTI_GUESS_COSTLY             1.8     /* of a phase's effort: a walk beyond it is put off      : time of a search */
