@@ -266,7 +266,7 @@ static void test_failures_name_the_offset(void **state) {
     for (int w = 0; w < WAYS; w++) {
         wefti_disk_stream *d;
         wefti_disk_ticket *t;
-        char bytes[64] = "";
+        char bytes[64] = "", others[64];
         if (!open_way(ways[w], &d)) continue;
         wefti_fault_arm(WEFTI_FAULT_IO, 0, true, EIO);
         ASSERT_OK(wefti_disk_stream_read(d, 123456, sizeof bytes, bytes, &t));
@@ -280,7 +280,7 @@ static void test_failures_name_the_offset(void **state) {
         ASSERT_FAILS(WEFT_E_ARG, "1048576", wefti_disk_stream_write(d, FILE_BYTES, 1, bytes, &t));
         /* close waits for what nobody waits for */
         ASSERT_OK(wefti_disk_stream_write(d, 5, sizeof bytes, bytes, &t));
-        ASSERT_OK(wefti_disk_stream_read(d, 500000, sizeof bytes, bytes, &t));
+        ASSERT_OK(wefti_disk_stream_read(d, 500000, sizeof others, others, &t));
         wefti_disk_stream_close(d);
     }
 }
