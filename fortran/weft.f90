@@ -70,6 +70,12 @@ module weft_c ! what goes straight to C
         enumerator :: WEFT_DATASET_DATA_PARALLEL, WEFT_DATASET_FULL_BATCH
     end enum
     enum, bind(C)
+        enumerator :: WEFT_OFFLOAD_OPTIMIZER
+    end enum
+    enum, bind(C)
+        enumerator :: WEFT_TIER_DEVICE, WEFT_TIER_HOST, WEFT_TIER_DISK
+    end enum
+    enum, bind(C)
         enumerator :: WEFT_SEARCH_PROPAGATION, WEFT_SEARCH_DYNAMIC, WEFT_SEARCH_RECURSIVE, WEFT_SEARCH_JOINT
     end enum
     enum, bind(C)

@@ -34,6 +34,10 @@ weft_status weft_fortran_plan_stage(weft_plan *plan, const CFI_cdesc_t *match, i
     WEFT_FORTRAN_TEXT(pattern, match);
     return weft_plan_stage(plan, pattern, stage);
 }
+weft_status weft_fortran_plan_offload(weft_plan *plan, const CFI_cdesc_t *match, int what, int to) {
+    WEFT_FORTRAN_TEXT(pattern, match);
+    return weft_plan_offload(plan, pattern, (weft_offload)what, (weft_tier)to);
+}
 weft_status weft_fortran_plan_stage_mesh(weft_plan *plan, int stage, const CFI_cdesc_t *sizes) {
     int count = weft_fortran_count(sizes), list[count + 1];
     for (int i = 0; i < count; i++) list[i] = weft_fortran_int(sizes, i);

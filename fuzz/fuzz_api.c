@@ -460,7 +460,7 @@ static void say(state *s, weft_plan *p) {
     static const char *const layouts[] = {"[dp, -]", "[-, tp]", "[dp+tp, -]", "[tp]", "[", "[-]"};
     int index[2] = {small(s), small(s)};
     weft_status status;
-    switch (below(s, 13)) {
+    switch (below(s, 14)) {
     case 0:
         status = weft_plan_axis(p, axes[below(s, 5)], small(s));
         break;
@@ -499,6 +499,10 @@ static void say(state *s, weft_plan *p) {
         break;
     case 11:
         status = weft_plan_dataset(p, (weft_dataset)below(s, 3));
+        break;
+    case 12:
+        status = weft_plan_offload(p, matches[below(s, 7)], (weft_offload)below(s, 2),
+                                   (weft_tier)below(s, 4));
         break;
     default:
         status = weft_plan_gradients_sum(p, once_in(s, 2));

@@ -30,6 +30,9 @@ extern "C" {
 #define WEFT_RECOMPUTE_LIST(X) X(NONE, "none") X(SELECTIVE, "selective") X(FULL, "full")
 #define WEFT_FUSION_LIST(X) X(NONE, "none") X(AUTO, "auto") X(SIZE, "size") X(INDEX, "index")
 #define WEFT_DATASET_LIST(X) X(DATA_PARALLEL, "data_parallel") X(FULL_BATCH, "full_batch")
+/* What may lie in a tier below device memory, and the tiers. */
+#define WEFT_OFFLOAD_LIST(X) X(OPTIMIZER, "optimizer")
+#define WEFT_TIER_LIST(X) X(DEVICE, "device") X(HOST, "host") X(DISK, "disk")
 
 #define WEFT_ROW(name, text) WEFT_PARALLEL_##name,
 typedef enum weft_parallel_mode {
@@ -49,6 +52,12 @@ typedef enum weft_fusion_mode { WEFT_FUSION_LIST(WEFT_ROW) WEFT_FUSIONS } weft_f
 #undef WEFT_ROW
 #define WEFT_ROW(name, text) WEFT_DATASET_##name,
 typedef enum weft_dataset { WEFT_DATASET_LIST(WEFT_ROW) WEFT_DATASETS } weft_dataset;
+#undef WEFT_ROW
+#define WEFT_ROW(name, text) WEFT_OFFLOAD_##name,
+typedef enum weft_offload { WEFT_OFFLOAD_LIST(WEFT_ROW) WEFT_OFFLOADS } weft_offload;
+#undef WEFT_ROW
+#define WEFT_ROW(name, text) WEFT_TIER_##name,
+typedef enum weft_tier { WEFT_TIER_LIST(WEFT_ROW) WEFT_TIERS } weft_tier;
 #undef WEFT_ROW
 
 typedef struct weft_plan weft_plan;
@@ -101,6 +110,12 @@ WEFT_API weft_status weft_plan_copies(weft_plan *plan, int copies) WEFT_CHECKED;
  * cells. `communication`: also repeat transfers. */
 WEFT_API weft_status weft_plan_recompute(weft_plan *plan, weft_recompute mode, const char *match,
                                          bool communication) WEFT_CHECKED;
+/** Keep values in a tier below device memory, and copy them to the device when they are used.
+ * OPTIMIZER: the optimizer states of the parameters whose names match the glob ("h.*", "*").
+ * HOST: memory of the host. DISK: a file. DEVICE: undo an earlier rule. Of several rules the last
+ * that matches counts. */
+WEFT_API weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload what,
+                                       weft_tier to) WEFT_CHECKED;
 /** Sum the losses of devices and microbatches instead of averaging them. Devices that all have the
  * whole batch (WEFT_DATASET_FULL_BATCH) have one loss, which counts once. */
 WEFT_API weft_status weft_plan_gradients_sum(weft_plan *plan, bool sum) WEFT_CHECKED;

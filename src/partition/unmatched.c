@@ -17,7 +17,7 @@ typedef struct checker {
     const weft_plan *plan;
     const wefti_op_registry *ops_known;
     const int32_t *fused; /* as in wefti_plan_unmatched */
-    names ops, tensors, calls;
+    names ops, tensors, parameters, calls;
     int64_t unmatched, listed; /* patterns; at most `listed` of them get a message */
     wefti_text out;
 } checker;
@@ -73,7 +73,9 @@ static weft_status collect(checker *c, const weft_graph *graph) {
     }
     for (int64_t i = 0; i < root->in_count; i++) {
         const wefti_value_info *v = &root->values[root->in[i]];
-        if (v->name) WEFT_TRY(add(c, &c->tensors, v->name));
+        if (!v->name) continue;
+        WEFT_TRY(add(c, &c->tensors, v->name));
+        if (v->kind == WEFTI_VALUE_PARAM) WEFT_TRY(add(c, &c->parameters, v->name));
     }
     return WEFT_OK;
 }
@@ -238,6 +240,8 @@ static void check_all(checker *c) {
         check(c, &c->calls, p->pipeline.rules[i].match, NULL, "pipeline.stage_of", i, "cell");
     for (int64_t i = 0; i < p->recompute.cell_count; i++)
         check(c, &c->calls, p->recompute.cells[i], NULL, "recompute.cells", i, "cell");
+    for (int64_t i = 0; i < p->offload.count; i++)
+        check(c, &c->parameters, p->offload.rules[i].match, NULL, "offload", i, "parameter");
     if (c->unmatched > c->listed)
         wefti_text_add(&c->out, "%lld more settings of the plan match no name of the model\n",
                        (long long)(c->unmatched - c->listed));
@@ -263,6 +267,7 @@ static weft_status run(checker *c, weft_graph *graph, void (*checks)(checker *),
     }
     free_names(&c->ops);
     free_names(&c->tensors);
+    free_names(&c->parameters);
     free_names(&c->calls);
     wefti_arena_destroy(c->arena);
     return status;

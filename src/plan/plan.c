@@ -69,6 +69,7 @@ void weft_plan_destroy(weft_plan *plan) {
     wefti_free(plan->tensors);
     wefti_free(plan->pipeline.rules);
     wefti_free(plan->recompute.cells);
+    wefti_free(plan->offload.rules);
     wefti_arena_destroy(plan->arena);
     wefti_free(plan);
 }
@@ -297,6 +298,20 @@ weft_status weft_plan_recompute(weft_plan *plan, weft_recompute mode, const char
     return WEFT_OK;
 }
 
+weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload what, weft_tier to) {
+    PLAN_REQUIRED(plan);
+    WEFT_TRY(check_match(match, "offload"));
+    WEFT_REQUIRE((unsigned)what < WEFT_OFFLOADS, WEFT_E_ARG,
+                 "offload.what is %d; known is optimizer", (int)what);
+    WEFT_REQUIRE((unsigned)to < WEFT_TIERS, WEFT_E_ARG,
+                 "offload.to is %d; known are device, host, disk", (int)to);
+    wefti_offload_rule rule = {.what = what, .to = to};
+    WEFT_TRY(copy_text(plan, match, &rule.match));
+    WEFT_TRY(WEFT_GROW(plan->offload.rules, plan->offload.count, plan->offload.cap));
+    plan->offload.rules[plan->offload.count++] = rule;
+    return WEFT_OK;
+}
+
 weft_status weft_plan_gradients_sum(weft_plan *plan, bool sum) {
     PLAN_REQUIRED(plan);
     plan->gradients_sum = sum;
@@ -456,6 +471,10 @@ static weft_status copy_lists(const weft_plan *from, weft_plan *to) {
     for (int64_t i = 0; i < from->recompute.cell_count; i++)
         WEFT_TRY(weft_plan_recompute(to, from->recompute.mode, from->recompute.cells[i],
                                      from->recompute.communication));
+    for (int64_t i = 0; i < from->offload.count; i++) {
+        const wefti_offload_rule *rule = &from->offload.rules[i];
+        WEFT_TRY(weft_plan_offload(to, rule->match, rule->what, rule->to));
+    }
     if (from->dataset_cuts.cuts) {
         wefti_split_print(from, &from->dataset_cuts, &split);
         char *text = wefti_text_take(&split);
@@ -490,6 +509,8 @@ weft_status wefti_plan_copy(const weft_plan *plan, weft_plan **out) {
     copy->pipeline.rule_count = copy->pipeline.rule_cap = 0;
     copy->recompute.cells = NULL;
     copy->recompute.cell_count = copy->recompute.cell_cap = 0;
+    copy->offload.rules = NULL;
+    copy->offload.count = copy->offload.cap = 0;
     weft_status status = copy_lists(plan, copy);
     if (status < 0) {
         weft_plan_destroy(copy);

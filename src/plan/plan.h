@@ -52,6 +52,12 @@ typedef struct wefti_stage_rule {
     int32_t stage;
 } wefti_stage_rule;
 
+typedef struct wefti_offload_rule {
+    char *match; /* glob over names of parameters */
+    weft_offload what;
+    weft_tier to;
+} wefti_offload_rule;
+
 /* Bytes of a bucket in mode auto: 16 MiB. */
 enum { WEFTI_FUSION_AUTO = 16 << 20 };
 typedef struct wefti_fusion {
@@ -97,6 +103,10 @@ struct weft_plan {
         int64_t cell_count, cell_cap;
         bool communication; /* also repeat transfers */
     } recompute;
+    struct {
+        wefti_offload_rule *rules;
+        int64_t count, cap;
+    } offload;
     bool gradients_sum;     /* sum over the losses of devices and microbatches; false: mean */
     wefti_fusion fusion[3]; /* all_reduce, all_gather, reduce_scatter */
     weft_dataset dataset;
@@ -146,6 +156,8 @@ bool wefti_plan_may_match(const wefti_strategy *strategy, const char *inside, co
 const wefti_tensor_strategy *wefti_plan_tensor(const weft_plan *plan, const char *name);
 int32_t wefti_plan_stage(const weft_plan *plan, const char *call); /* -1: no rule matches */
 bool wefti_plan_recomputes(const weft_plan *plan, const char *call);
+/* Where `what` of the parameter `name` lies. No rule, or plan NULL: WEFT_TIER_DEVICE. */
+weft_tier wefti_plan_tier(const weft_plan *plan, weft_offload what, const char *name);
 /* Whether programs depend on the plan. With one device they depend only on settings other than
  * splits. */
 bool wefti_plan_matters(const weft_plan *plan);

@@ -98,6 +98,15 @@ static bool is_matched(const wefti_json *list) {
     return list->count && wefti_json_get(list->as.child, "match");
 }
 
+/* What an entry says of its match: the one other value, or an object of the other values. */
+static wefti_json rest_of(const wefti_json *entry) {
+    if (entry->count == 2) return *entry->as.child->next;
+    wefti_json rest = *entry;
+    rest.as.child = entry->as.child->next;
+    rest.count--;
+    return rest;
+}
+
 static void diff_matched(const char *path, const wefti_json *a, const wefti_json *b,
                          wefti_text *out) {
     bool moved = false;
@@ -105,12 +114,10 @@ static void diff_matched(const char *path, const wefti_json *a, const wefti_json
     WEFTI_JSON_EACH(item, a) {
         const char *match = wefti_json_get(item, "match")->as.text;
         const wefti_json *other = find(b, match, number(a, item, match));
+        const wefti_json rest = rest_of(item), of_other = other ? rest_of(other) : rest;
         char inner[PATH];
         snprintf(inner, sizeof inner, "%s[%.160s]", path, match);
-        if (!other)
-            differ(inner, item->as.child->next, NULL, out);
-        else if (!equal(item, other))
-            differ(inner, item->as.child->next, other->as.child->next, out);
+        if (!other || !equal(item, other)) differ(inner, &rest, other ? &of_other : NULL, out);
         if (!other) continue;
         bool behind = !last;
         for (const wefti_json *at = last; at && !behind; at = at->next) behind = at == other;
@@ -122,7 +129,8 @@ static void diff_matched(const char *path, const wefti_json *a, const wefti_json
         char inner[PATH];
         if (find(a, match, number(b, item, match))) continue;
         snprintf(inner, sizeof inner, "%s[%.160s]", path, match);
-        differ(inner, NULL, item->as.child->next, out);
+        const wefti_json rest = rest_of(item);
+        differ(inner, NULL, &rest, out);
     }
     if (moved) wefti_text_add(out, "%s: in another order\n", path);
 }

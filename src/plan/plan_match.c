@@ -70,8 +70,17 @@ bool wefti_plan_recomputes(const weft_plan *plan, const char *call) {
     return plan->recompute.cell_count == 0;
 }
 
+weft_tier wefti_plan_tier(const weft_plan *plan, weft_offload what, const char *name) {
+    for (int64_t i = plan ? plan->offload.count : 0; i-- > 0;) {
+        const wefti_offload_rule *rule = &plan->offload.rules[i];
+        if (rule->what == what && wefti_glob_match(rule->match, name)) return rule->to;
+    }
+    return WEFT_TIER_DEVICE;
+}
+
 bool wefti_plan_matters(const weft_plan *plan) {
-    return plan->devices > 1 || plan->copies > 1 || plan->recompute.mode != WEFT_RECOMPUTE_NONE;
+    return plan->devices > 1 || plan->copies > 1 || plan->recompute.mode != WEFT_RECOMPUTE_NONE ||
+           plan->offload.count > 0;
 }
 
 static const wefti_mesh *mesh_of(const weft_plan *plan, int32_t stage) {

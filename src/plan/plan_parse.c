@@ -18,6 +18,8 @@ static const char *const schedules[] = {WEFT_PIPELINE_SCHEDULE_LIST(ROW) NULL};
 static const char *const recomputes[] = {WEFT_RECOMPUTE_LIST(ROW) NULL};
 static const char *const fusions[] = {WEFT_FUSION_LIST(ROW) NULL};
 static const char *const datasets[] = {WEFT_DATASET_LIST(ROW) NULL};
+static const char *const offloads[] = {WEFT_OFFLOAD_LIST(ROW) NULL};
+static const char *const tiers[] = {WEFT_TIER_LIST(ROW) NULL};
 static const char *const gradients[] = {"mean", "sum", NULL};
 static const char *const collectives[] = {"allreduce", "allgather", "reducescatter", NULL};
 #undef ROW
@@ -305,6 +307,26 @@ static weft_status read_recompute(const plan_parse_place *top, weft_plan *plan) 
     return WEFT_OK;
 }
 
+static weft_status read_offload(const plan_parse_place *top, weft_plan *plan) {
+    static const char *const keys[] = {"match", "what", "to", NULL};
+    const wefti_json *item;
+    int64_t i = 0;
+    WEFT_TRY(read_list(top, "offload", &item));
+    for (; item; item = item->next, i++) {
+        plan_parse_place at = entry(top, "offload", i, item);
+        const char *match;
+        int what = -1, to = -1;
+        WEFT_TRY(check_keys(&at, keys));
+        WEFT_TRY(need_text(&at, "match", &match));
+        WEFT_TRY(read_choice(&at, "what", offloads, &what));
+        WEFT_TRY(read_choice(&at, "to", tiers, &to));
+        WEFT_REQUIRE(what >= 0 && to >= 0, WEFT_E_ARG, "%s: %s is missing", at.name,
+                     what < 0 ? "what" : "to");
+        WEFT_TRY(placed(weft_plan_offload(plan, match, (weft_offload)what, (weft_tier)to), &at));
+    }
+    return WEFT_OK;
+}
+
 /* Reads the settings of one collective; config is a number of bytes, or the ends of an index. */
 static weft_status read_fusion(const plan_parse_place *at, const char *collective,
                                weft_plan *plan) {
@@ -404,6 +426,7 @@ static weft_status read_plan(const plan_parse_place *top, weft_plan *plan) {
     WEFT_TRY(read_pipeline(top, plan));
     WEFT_TRY(read_optimizer(top, plan));
     WEFT_TRY(read_recompute(top, plan));
+    WEFT_TRY(read_offload(top, plan));
     WEFT_TRY(read_fusions(top, plan));
     WEFT_TRY(read_strategies(top, "strategies", "split", wefti_plan_split, plan));
     return read_strategies(top, "tensors", "layout", wefti_plan_split_tensor, plan);
@@ -415,7 +438,7 @@ static weft_status read_head(const plan_parse_place *top, int64_t *out_devices) 
     static const char *const keys[] = {
         "weft_plan",  "model",   "devices",   "mesh",      "mode",   "pipeline", "optimizer",
         "accumulate", "copies",  "recompute", "gradients", "fusion", "dataset",  "overlap",
-        "strategies", "tensors", "links",     "rates",     "audit",  NULL};
+        "strategies", "tensors", "links",     "rates",     "audit",  "offload",  NULL};
     int64_t version = 0, devices = 0;
     bool object = top->object->kind == WEFTI_JSON_OBJECT;
     WEFT_REQUIRE(object && wefti_json_get(top->object, "weft_plan"), WEFT_E_ARG,

@@ -15,6 +15,8 @@ static const char *const schedules[] = {WEFT_PIPELINE_SCHEDULE_LIST(ROW)};
 static const char *const recomputes[] = {WEFT_RECOMPUTE_LIST(ROW)};
 static const char *const fusions[] = {WEFT_FUSION_LIST(ROW)};
 static const char *const datasets[] = {WEFT_DATASET_LIST(ROW)};
+static const char *const offloads[] = {WEFT_OFFLOAD_LIST(ROW)};
+static const char *const tiers[] = {WEFT_TIER_LIST(ROW)};
 static const char *const collectives[] = {"allreduce", "allgather", "reducescatter"};
 #undef ROW
 
@@ -110,6 +112,20 @@ static void print_pipeline(const weft_plan *plan, wefti_text *out) {
     wefti_text_add(out, "\n  },\n");
 }
 
+static void print_offload(const weft_plan *plan, wefti_text *out) {
+    if (!plan->offload.count) return;
+    wefti_text_add(out, "  \"offload\": [");
+    for (int64_t i = 0; i < plan->offload.count; i++) {
+        const wefti_offload_rule *rule = &plan->offload.rules[i];
+        next_entry(out, i, 4);
+        quoted(out, "\"match\": ", rule->match, ", ");
+        wefti_text_add(out, "\"what\": \"%s\", \"to\": \"%s\"}", offloads[rule->what],
+                       tiers[rule->to]);
+    }
+    end_list(out, plan->offload.count, 2);
+    wefti_text_add(out, ",\n");
+}
+
 static void print_fusion(const weft_plan *plan, wefti_text *out) {
     wefti_text_add(out, "  \"fusion\": {");
     for (int i = 0; i < 3; i++) {
@@ -164,6 +180,7 @@ static weft_status print_plan(const weft_plan *plan, wefti_text *out) {
         quoted(out, i ? ", " : "", plan->recompute.cells[i], "");
     wefti_text_add(out, "], \"communication\": %s},\n",
                    plan->recompute.communication ? "true" : "false");
+    print_offload(plan, out);
     wefti_text_add(out, "  \"gradients\": \"%s\",\n", plan->gradients_sum ? "sum" : "mean");
     print_fusion(plan, out);
     wefti_text_add(out, "  \"dataset\": \"");

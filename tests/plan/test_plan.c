@@ -157,6 +157,37 @@ static void test_last_rule_counts(void **state) {
     weft_plan_destroy(plan);
 }
 
+/* The last rule that matches counts, for a parameter without a rule the device. A plan without a
+ * rule prints as before. */
+static void test_offload(void **state) {
+    (void)state;
+    weft_plan *plan = plan_of(1);
+    char *text = NULL;
+    assert_int_equal(wefti_plan_tier(NULL, WEFT_OFFLOAD_OPTIMIZER, "h.0"), WEFT_TIER_DEVICE);
+    assert_int_equal(wefti_plan_tier(plan, WEFT_OFFLOAD_OPTIMIZER, "h.0"), WEFT_TIER_DEVICE);
+    assert_false(wefti_plan_matters(plan));
+    good(weft_plan_print(plan, &text));
+    assert_null(strstr(text, "offload"));
+    weft_text_free(text);
+    good(weft_plan_offload(plan, "h.*", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST));
+    good(weft_plan_offload(plan, "*.weight", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_DISK));
+    good(weft_plan_offload(plan, "h.1.*", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_DEVICE));
+    assert_true(wefti_plan_matters(plan));
+    weft_plan *copy;
+    good(wefti_plan_copy(plan, &copy));
+    weft_plan_destroy(plan);
+    const struct {
+        const char *name;
+        weft_tier tier;
+    } cases[] = {{"h.0.bias", WEFT_TIER_HOST},     {"h.0.weight", WEFT_TIER_DISK},
+                 {"wte.weight", WEFT_TIER_DISK},   {"h.1.bias", WEFT_TIER_DEVICE},
+                 {"h.1.weight", WEFT_TIER_DEVICE}, {"ln_f.bias", WEFT_TIER_DEVICE}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        if (wefti_plan_tier(copy, WEFT_OFFLOAD_OPTIMIZER, cases[i].name) != cases[i].tier)
+            fail_msg("%s is not in tier %d", cases[i].name, cases[i].tier);
+    weft_plan_destroy(copy);
+}
+
 static void test_splits(void **state) {
     (void)state;
     weft_plan *plan = plan_2x4();
@@ -262,6 +293,9 @@ static void test_refused_values(void **state) {
     bad(weft_plan_accumulate(p, 0), "accumulate is 0");
     bad(weft_plan_copies(p, 0), "copies is 0");
     bad(weft_plan_recompute(p, WEFT_RECOMPUTES, NULL, false), "known|selective");
+    bad(weft_plan_offload(p, "", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST), "offload");
+    bad(weft_plan_offload(p, "h", WEFT_OFFLOADS, WEFT_TIER_HOST), "known|optimizer");
+    bad(weft_plan_offload(p, "h", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIERS), "known|disk");
     bad(weft_plan_fusion(p, "allreducer", WEFT_FUSION_AUTO, 0, 0, NULL), "allreduce");
     bad(weft_plan_fusion(p, "allgather", WEFT_FUSION_INDEX, 0, 1, index), "allreduce");
     bad(weft_plan_fusion(p, "allreduce", WEFT_FUSION_INDEX, 0, 2, index), "number 2");
@@ -404,6 +438,7 @@ static weft_status fill(weft_plan **out) {
     WEFT_TRY(weft_plan_split_tensor(p, "c", "[dp]"));
     WEFT_TRY(weft_plan_stage(p, "d", 0));
     WEFT_TRY(weft_plan_recompute(p, WEFT_RECOMPUTE_FULL, "e", false));
+    WEFT_TRY(weft_plan_offload(p, "f", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST));
     return weft_plan_fusion(p, "allreduce", WEFT_FUSION_INDEX, 0, 2, index);
 }
 static void test_no_memory(void **state) {
@@ -433,6 +468,7 @@ int main(void) {
         cmocka_unit_test(test_last_rule_counts), cmocka_unit_test(test_splits),
         cmocka_unit_test(test_refused_values),   cmocka_unit_test(test_checks),
         cmocka_unit_test(test_stage_meshes),     cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_offload),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }

@@ -72,6 +72,11 @@ static const char example[] =
     "  \"accumulate\": 1,\n"
     "  \"copies\": 2,\n"
     "  \"recompute\": {\"mode\": \"full\", \"cells\": [\"h.*\"], \"communication\": true},\n"
+    "  \"offload\": [\n"
+    "    {\"match\": \"h.*\", \"what\": \"optimizer\", \"to\": \"host\"},\n"
+    "    {\"match\": \"wte.*\", \"what\": \"optimizer\", \"to\": \"disk\"},\n"
+    "    {\"match\": \"*.bias\", \"what\": \"optimizer\", \"to\": \"device\"}\n"
+    "  ],\n"
     "  \"gradients\": \"sum\",\n"
     "  \"fusion\": {\n"
     "    \"allreduce\": {\"mode\": \"index\", \"config\": [20, 35]},\n"
@@ -101,6 +106,7 @@ static void test_example(void **state) {
     assert_int_equal(plan->optimizer.shard, 2);
     assert_int_equal(plan->copies, 2);
     assert_true(plan->gradients_sum && plan->recompute.communication && !plan->overlap);
+    assert_int_equal(wefti_plan_tier(plan, WEFT_OFFLOAD_OPTIMIZER, "wte.weight"), WEFT_TIER_DISK);
     assert_int_equal(plan->fusion[0].index[1], 35);
     assert_int_equal(plan->fusion[1].bytes, 1 << 20);
     assert_int_equal(plan->dataset, WEFT_DATASET_FULL_BATCH);
@@ -184,6 +190,17 @@ static void test_refused(void **state) {
                    "plan.json|tensors[0]");
     refused_member("\"optimizer\": {\"level\": 4}", "plan.json: optimizer.level is 4");
     refused_member("\"recompute\": {\"cells\": [1]}", "plan.json|recompute.cells[0]");
+    refused_member("\"offload\": {}", "plan.json|offload");
+    refused_member("\"offload\": [{\"match\": \"h\", \"what\": \"optimizer\"}]",
+                   "plan.json|offload[0]|to");
+    refused_member("\"offload\": [{\"match\": \"h\", \"to\": \"host\"}]",
+                   "plan.json|offload[0]|what");
+    refused_member("\"offload\": [{\"match\": \"h\", \"what\": \"optimiser\", \"to\": \"host\"}]",
+                   "plan.json|offload[0].what|optimiser|optimizer");
+    refused_member("\"offload\": [{\"match\": \"h\", \"what\": \"optimizer\", \"to\": \"dsk\"}]",
+                   "plan.json|offload[0].to|dsk|disk");
+    refused_member("\"offload\": [{\"match\": \"h[\", \"what\": \"optimizer\", \"to\": \"disk\"}]",
+                   "plan.json|offload[0]|h[");
     refused_member("\"overlap\": 1", "plan.json");
     refused_member("\"fusion\": {\"allgather\": {\"mode\": \"index\", \"config\": [1]}}",
                    "plan.json|fusion.allgather");
@@ -241,6 +258,7 @@ static weft_plan *random_plan(uint64_t seed) {
         good(weft_plan_split_op(p, match, split));
         good(weft_plan_split_tensor(p, match, layout));
         good(weft_plan_stage(p, match, pick(r, 4)));
+        good(weft_plan_offload(p, match, WEFT_OFFLOAD_OPTIMIZER, (weft_tier)pick(r, WEFT_TIERS)));
         good(weft_plan_recompute(p, (weft_recompute)mode, cut > 1 ? match : NULL, cut & 1));
     }
     p->links.measured = pick(r, 2);
@@ -280,6 +298,9 @@ static void test_diff(void **state) {
         "                 {\"match\": \"h.[0-5]\", \"stage\": 0}]},"
         " \"optimizer\": {\"level\": 3, \"threshold\": 65536, \"shard_size\": 2}, \"copies\": 2,"
         " \"recompute\": {\"mode\": \"full\", \"cells\": [\"h.1\"], \"communication\": true},"
+        " \"offload\": [{\"match\": \"h.*\", \"what\": \"optimizer\", \"to\": \"disk\"},"
+        "               {\"match\": \"*.bias\", \"what\": \"optimizer\", \"to\": \"device\"},"
+        "               {\"match\": \"ln\", \"what\": \"optimizer\", \"to\": \"host\"}],"
         " \"gradients\": \"sum\", \"dataset\": \"full_batch\", \"overlap\": false,"
         " \"fusion\": {\"allreduce\": {\"mode\": \"index\", \"config\": [20, 35]},"
         "              \"allgather\": {\"mode\": \"size\", \"config\": 1048576},"
@@ -298,6 +319,10 @@ static void test_diff(void **state) {
                               "pipeline.meshes: [{dp: 3, tp: 2}, {dp: 1, tp: 2}] removed\n"
                               "optimizer.level: 2 -> 3\n"
                               "recompute.cells: ['h.*'] -> ['h.1']\n"
+                              "offload[h.*]: {what: 'optimizer', to: 'host'} -> "
+                              "{what: 'optimizer', to: 'disk'}\n"
+                              "offload[wte.*]: {what: 'optimizer', to: 'disk'} removed\n"
+                              "offload[ln]: added {what: 'optimizer', to: 'host'}\n"
                               "strategies[a \"b\"]: '((2,1),(1,2))' removed\n"
                               "strategies[new]: added ''\n"
                               "tensors[wte.weight]: '[tp, -]' -> '[dp, -]'\n");
