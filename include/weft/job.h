@@ -156,6 +156,15 @@ typedef struct weft_job_device {
     int64_t memory_bytes; /* 0: the machine's memory */
 } weft_job_device;
 
+/* What lies in a tier below device memory, as in weft_plan_offload. */
+typedef struct weft_job_memory {
+    weft_job_pairs offload; /* match -> what and tier, "optimizer host" */
+    struct {
+        const char *path;   /* directory of the file of tier disk; "": none */
+        int64_t size_bytes; /* largest file of one device; 0: no limit */
+    } disk;
+} weft_job_memory;
+
 typedef enum weft_job_gradients {
     WEFT_GRADIENTS_MEAN,
     WEFT_GRADIENTS_SUM,
@@ -241,6 +250,7 @@ typedef struct weft_job {
     weft_job_train train;
     weft_job_checkpoint checkpoint;
     weft_job_recovery recovery;
+    weft_job_memory memory;
     weft_job_device device;
     weft_job_parallel parallel;
     const weft_plan *plan; /* made from `parallel`; NULL if `parallel` describes one device */

@@ -113,7 +113,7 @@ WEFT_API weft_status weft_plan_recompute(weft_plan *plan, weft_recompute mode, c
 /** Keep values in a tier below device memory, and copy them to the device when they are used.
  * OPTIMIZER: the optimizer states of the parameters whose names match the glob ("h.*", "*").
  * HOST: memory of the host. DISK: a file. DEVICE: undo an earlier rule. Of several rules the last
- * that matches counts. */
+ * that matches counts. A rule replaces an earlier one of the same `match`. */
 WEFT_API weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload what,
                                        weft_tier to) WEFT_CHECKED;
 /** Sum the losses of devices and microbatches instead of averaging them. Devices that all have the

@@ -125,6 +125,10 @@ typedef struct weft_session_options {
      * copy in each step, with the gradients of its owner. After the first step, write these tensors
      * by weft_session_write only, not by the address of weft_session_local. */
     bool buddy;
+    /* Directory of the files for tensors in tier DISK (weft_plan_offload), borrowed until the
+     * session is created. NULL: none. */
+    const char *disk;
+    int64_t disk_bytes; /* largest file of one device; 0: no limit */
 } weft_session_options;
 
 typedef struct weft_session weft_session;

@@ -25,12 +25,13 @@ typedef enum wefti_job_kind {
     WEFTI_JOB_REALS,    /* double [count] */
     WEFTI_JOB_SHARE,    /* const char * and, next to it, double */
     /* Lists, in lists.c: weft_job_pairs. */
-    WEFTI_JOB_SIZES,   /* {name: size} */
-    WEFTI_JOB_FLAGS,   /* {pattern: true or false} */
-    WEFTI_JOB_MESHES,  /* [{name: size}] */
-    WEFTI_JOB_SPLITS,  /* [{match, split}] */
-    WEFTI_JOB_LAYOUTS, /* [{match, layout}] */
-    WEFTI_JOB_STAGES,  /* [{match, stage}] */
+    WEFTI_JOB_SIZES,    /* {name: size} */
+    WEFTI_JOB_FLAGS,    /* {pattern: true or false} */
+    WEFTI_JOB_MESHES,   /* [{name: size}] */
+    WEFTI_JOB_SPLITS,   /* [{match, split}] */
+    WEFTI_JOB_LAYOUTS,  /* [{match, layout}] */
+    WEFTI_JOB_STAGES,   /* [{match, stage}] */
+    WEFTI_JOB_OFFLOADS, /* [{match, what, to}], or one of `words` for all parameters */
     WEFTI_JOB_TEXTS,
     WEFTI_JOB_DATASET, /* weft_job_dataset: a choice, or {name: layout} */
     WEFTI_JOB_BUCKETS, /* const char *: bytes, or whole numbers */

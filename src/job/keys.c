@@ -19,6 +19,7 @@ static const char *const pipeline_schedules[] = {WEFT_PIPELINE_SCHEDULE_LIST(JOB
 static const char *const recompute_modes[] = {WEFT_RECOMPUTE_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const fusion_modes[] = {WEFT_FUSION_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const datasets[] = {WEFT_DATASET_LIST(JOB_CHOICE_TEXT) NULL};
+static const char *const offloads[] = {"none", WEFT_TIER_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const gradients[] = {"mean", "sum", NULL};
 static const char *const products[] = {WEFT_PRODUCTS_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const precisions[] = {[WEFT_F32] = "f32", [WEFT_BF16] = "bf16", NULL};
@@ -100,6 +101,7 @@ const char *weft_schedule_text(weft_schedule_kind schedule) {
 #define TYPE_SPLITS "list of {match, split}"
 #define TYPE_LAYOUTS "list of {match, layout}"
 #define TYPE_STAGES "list of {match, stage}"
+#define TYPE_OFFLOADS "list of {match, what, to}, or a choice"
 #define TYPE_TEXTS "list of texts"
 #define TYPE_DATASET "choice, {input: layout}, or parts of each input"
 #define TYPE_BUCKETS "bytes or list of whole numbers"

@@ -145,44 +145,107 @@ static weft_status write_text(const lists_reader *r, const wefti_yaml *value, we
     return refuse(r, value);
 }
 
-/* Adds a pair whose value is a text. */
-static weft_status add_value(lists_reader *r, const wefti_yaml *entry, const char *key,
-                             const wefti_yaml *value) {
+/* Adds a pair whose value is the texts of `values`, up to a NULL, with a space between them. */
+static weft_status add_values(lists_reader *r, const wefti_yaml *entry, const char *key,
+                              const wefti_yaml *const *values) {
     wefti_text text = {0};
-    weft_status status = write_text(r, value, &text);
+    weft_status status = WEFT_OK;
+    for (int i = 0; values[i] && status >= 0; i++) {
+        if (i) wefti_text_add(&text, " ");
+        status = write_text(r, values[i], &text);
+    }
     char *taken = wefti_text_take(&text);
     if (status >= 0) status = taken ? add(r, entry, key, taken) : no_memory();
     wefti_free(taken);
     return status;
 }
 
+static weft_status add_value(lists_reader *r, const wefti_yaml *entry, const char *key,
+                             const wefti_yaml *value) {
+    return add_values(r, entry, key, (const wefti_yaml *const[]){value, NULL});
+}
+
 /* ---- lists ---- */
 
-static const char *second_key(wefti_job_kind kind) {
-    return kind == WEFTI_JOB_SPLITS ? "split" : kind == WEFTI_JOB_LAYOUTS ? "layout" : "stage";
+/* A key of an entry {match: pattern, ...}. */
+typedef struct rule_key {
+    const char *name;
+    bool plain;               /* its value is written without quotes */
+    const char *const *words; /* its values; NULL: any text */
+} rule_key;
+
+enum { RULE_KEYS = 3 };
+#define LISTS_TEXT(name, text) text,
+static const char *const offloads[] = {WEFT_OFFLOAD_LIST(LISTS_TEXT) NULL};
+static const char *const tiers[] = {WEFT_TIER_LIST(LISTS_TEXT) NULL};
+#undef LISTS_TEXT
+/* The keys of an entry by the kind of the list. Only the last value may contain spaces. */
+static const rule_key rule_keys[][RULE_KEYS + 1] = {
+    [WEFTI_JOB_SPLITS] = {{"match", false, NULL}, {"split", false, NULL}},
+    [WEFTI_JOB_LAYOUTS] = {{"match", false, NULL}, {"layout", false, NULL}},
+    [WEFTI_JOB_STAGES] = {{"match", false, NULL}, {"stage", true, NULL}},
+    [WEFTI_JOB_OFFLOADS] = {{"match", false, NULL}, {"what", true, offloads}, {"to", true, tiers}},
+};
+
+/* `name`: of the key of an entry; "": the list as a whole. */
+static weft_status check_word(const lists_reader *r, const wefti_yaml *value, const char *name,
+                              const char *const *words) {
+    wefti_job_mark mark = mark_at(r, value);
+    char where[512], list[128] = "";
+    if (value->kind != WEFTI_YAML_SCALAR) return refuse(r, value);
+    for (int i = 0; words[i]; i++) {
+        if (!strcmp(value->text, words[i])) return WEFT_OK;
+        size_t used = strlen(list);
+        (void)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", words[i]);
+    }
+    const char *near = weft_nearest(value->text, words);
+    if (!near && !*name) return refuse(r, value);
+    WEFT_FAIL(WEFT_E_ARG, "%s%s%s%s must be one of %s; it is '%.100s'%s%s%s",
+              wefti_job_where(r->draft, &mark, where), r->row->path, *name ? ": " : "", name, list,
+              value->text, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 /* {match: pattern, split: value} */
 static weft_status read_rule(lists_reader *r, const wefti_yaml *entry) {
-    const char *const names[] = {"match", second_key(r->row->kind), NULL};
-    const wefti_yaml *found[2] = {NULL, NULL};
+    const rule_key *keys = rule_keys[r->row->kind];
+    const wefti_yaml *found[RULE_KEYS + 1] = {NULL};
     wefti_job_mark mark = mark_at(r, entry);
-    char where[512];
+    char where[512], list[64] = "";
     if (entry->kind != WEFTI_YAML_MAPPING) return refuse(r, entry);
     for (const wefti_yaml *child = entry->first; child; child = child->next) {
-        int which = !strcmp(child->key, names[0]) ? 0 : !strcmp(child->key, names[1]) ? 1 : 2;
-        if (which == 2) {
-            mark = mark_at(r, child);
-            WEFT_FAIL(WEFT_E_ARG, "%sunknown key '%.60s' in %s; an entry has 'match' and '%s'",
-                      wefti_job_where(r->draft, &mark, where), child->key, r->row->path, names[1]);
+        int which = 0;
+        while (keys[which].name && strcmp(child->key, keys[which].name) != 0) which++;
+        if (keys[which].name) {
+            found[which] = child;
+            continue;
         }
-        found[which] = child;
+        mark = mark_at(r, child);
+        for (int i = 0; keys[i].name; i++) {
+            size_t used = strlen(list);
+            (void)snprintf(list + used, sizeof list - used, "%s'%s'",
+                           !i                 ? ""
+                           : keys[i + 1].name ? ", "
+                                              : " and ",
+                           keys[i].name);
+        }
+        WEFT_FAIL(WEFT_E_ARG, "%sunknown key '%.60s' in %s; an entry has %s",
+                  wefti_job_where(r->draft, &mark, where), child->key, r->row->path, list);
     }
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; keys[i].name; i++) {
         WEFT_REQUIRE(found[i], WEFT_E_ARG, "%san entry of %s needs '%s'",
-                     wefti_job_where(r->draft, &mark, where), r->row->path, names[i]);
+                     wefti_job_where(r->draft, &mark, where), r->row->path, keys[i].name);
+        if (keys[i].words) WEFT_TRY(check_word(r, found[i], keys[i].name, keys[i].words));
+    }
     if (found[0]->kind != WEFTI_YAML_SCALAR) return refuse(r, found[0]);
-    return add_value(r, entry, found[0]->text, found[1]);
+    return add_values(r, entry, found[0]->text, found + 1);
+}
+
+/* One word in place of the entries: none, or the tier of all optimizer states. */
+static weft_status read_tier(lists_reader *r, const wefti_yaml *value) {
+    WEFT_TRY(check_word(r, value, "", r->row->words));
+    if (!strcmp(value->text, "none")) return WEFT_OK;
+    const wefti_yaml what = {.kind = WEFTI_YAML_SCALAR, .text = offloads[WEFT_OFFLOAD_OPTIMIZER]};
+    return add_values(r, value, "*", (const wefti_yaml *const[]){&what, value, NULL});
 }
 
 static weft_status read_item(lists_reader *r, const wefti_yaml *item) {
@@ -195,6 +258,8 @@ static weft_status read_sequence(lists_reader *r, const wefti_yaml *value) {
     WEFT_TRY(begin(r, value));
     if (value->kind == WEFTI_YAML_SCALAR && r->row->kind == WEFTI_JOB_TEXTS)
         return add(r, value, value->text, ""); /* one text stands for a list of one */
+    if (value->kind == WEFTI_YAML_SCALAR && r->row->kind == WEFTI_JOB_OFFLOADS)
+        return read_tier(r, value);
     if (value->kind != WEFTI_YAML_SEQUENCE) return refuse(r, value);
     for (const wefti_yaml *item = value->first; item; item = item->next)
         WEFT_TRY(read_item(r, item));
@@ -284,18 +349,28 @@ weft_status wefti_job_store_list(wefti_job_draft *draft, const wefti_job_row *ro
 
 /* ---- writing ---- */
 
-static void write_rules(const weft_job_pairs *pairs, const char *second, wefti_text *out) {
-    bool number = !strcmp(second, "stage");
+static void write_rule(const weft_job_pair *pair, const rule_key *keys, wefti_text *out) {
+    const char *at = pair->value;
+    wefti_text_add(out, "{%s: ", keys[0].name);
+    wefti_job_write_quoted(pair->key, out);
+    for (int k = 1; keys[k].name; k++) {
+        const bool last = !keys[k + 1].name;
+        const size_t bytes = last ? strlen(at) : strcspn(at, " ");
+        wefti_text_add(out, ", %s: ", keys[k].name);
+        if (keys[k].plain)
+            wefti_text_add_bytes(out, at, (int64_t)bytes);
+        else
+            wefti_job_write_quoted(at, out);
+        at += last ? bytes : bytes + 1;
+    }
+    wefti_text_add(out, "}");
+}
+
+static void write_rules(const weft_job_pairs *pairs, const rule_key *keys, wefti_text *out) {
     wefti_text_add(out, "[");
     for (int64_t i = 0; i < pairs->count; i++) {
-        wefti_text_add(out, "%s\n        {match: ", i ? "," : "");
-        wefti_job_write_quoted(pairs->items[i].key, out);
-        wefti_text_add(out, ", %s: ", second);
-        if (number)
-            wefti_text_add(out, "%s", pairs->items[i].value);
-        else
-            wefti_job_write_quoted(pairs->items[i].value, out);
-        wefti_text_add(out, "}");
+        wefti_text_add(out, "%s\n        ", i ? "," : "");
+        write_rule(&pairs->items[i], keys, out);
     }
     wefti_text_add(out, "]");
 }
@@ -348,6 +423,6 @@ void wefti_job_write_list(const wefti_job_row *row, const void *field, wefti_tex
         write_texts(field, row->kind == WEFTI_JOB_TEXTS, out);
         return;
     default:
-        write_rules(field, second_key(row->kind), out);
+        write_rules(field, rule_keys[row->kind], out);
     }
 }

@@ -53,6 +53,9 @@ static const struct {
     {"auto_parallel_search_mode", "parallel.search"},
     {"pipeline_parallel_size", "parallel.pipeline.stages"},
     {"pipeline_stages", "parallel.pipeline.stages"},
+    {"offload_optimizer", "memory.offload"},
+    {"optimizer_offload", "memory.offload"},
+    {"cpu_offload", "memory.offload"},
     {"zero_stage", "parallel.optimizer.level"},
 };
 

@@ -15,6 +15,8 @@
 #define PARALLEL_TEXT(name, text) text,
 static const char *const schedule_names[] = {WEFT_PIPELINE_SCHEDULE_LIST(PARALLEL_TEXT)};
 static const char *const recompute_names[] = {WEFT_RECOMPUTE_LIST(PARALLEL_TEXT)};
+static const char *const offload_names[] = {WEFT_OFFLOAD_LIST(PARALLEL_TEXT)};
+static const char *const tier_names[] = {WEFT_TIER_LIST(PARALLEL_TEXT)};
 #undef PARALLEL_TEXT
 
 /* A function of weft/plan.h about one key: "<where>parallel.<message>". */
@@ -363,6 +365,23 @@ static weft_status build_fusion(const wefti_job_draft *draft, weft_plan *plan,
     return at_key(draft, key, status);
 }
 
+/* A value is the words of `what` and of a tier: "optimizer host". */
+static weft_status build_offload(const wefti_job_draft *draft, weft_plan *plan) {
+    const weft_job_pairs *rules = &draft->job.memory.offload;
+    for (int64_t i = 0; i < rules->count; i++) {
+        const weft_job_pair *rule = &rules->items[i];
+        const size_t bytes = strcspn(rule->value, " ");
+        int what = 0, to = 0;
+        while (what < WEFT_OFFLOADS && (strncmp(offload_names[what], rule->value, bytes) != 0 ||
+                                        offload_names[what][bytes]))
+            what++;
+        while (to < WEFT_TIERS && strcmp(tier_names[to], rule->value + bytes + 1) != 0) to++;
+        WEFT_TRY(at_pair(rule, "memory",
+                         weft_plan_offload(plan, rule->key, (weft_offload)what, (weft_tier)to)));
+    }
+    return WEFT_OK;
+}
+
 static weft_status build_rest(const wefti_job_draft *draft, weft_plan *plan) {
     const weft_job_parallel *p = &draft->job.parallel;
     const weft_job_recompute *r = &p->recompute;
@@ -378,6 +397,7 @@ static weft_status build_rest(const wefti_job_draft *draft, weft_plan *plan) {
         WEFT_TRY(
             at_pair(&r->cells.items[i], "parallel",
                     weft_plan_recompute(plan, r->mode, r->cells.items[i].key, r->communication)));
+    WEFT_TRY(build_offload(draft, plan));
     WEFT_TRY(weft_plan_gradients_sum(plan, p->gradients == WEFT_GRADIENTS_SUM));
     WEFT_TRY(build_fusion(draft, plan, "allreduce", &p->fusion.allreduce));
     WEFT_TRY(build_fusion(draft, plan, "allgather", &p->fusion.allgather));
@@ -476,6 +496,7 @@ static weft_status plan_of_file(wefti_job_draft *draft, weft_plan **out) {
                        p->plan, microbatches);
     else
         status = build_links(draft, plan);
+    if (status >= 0) status = build_offload(draft, plan);
     if (status < 0) {
         weft_plan_destroy(plan);
         return wefti_note(status, __func__, __FILE__, __LINE__);

@@ -194,6 +194,27 @@ static weft_status check_elastic(const wefti_job_draft *draft) {
     return WEFT_OK;
 }
 
+/* Tier disk needs a directory, and the keys of that tier need a rule. Rules may come from a plan
+ * file. */
+static weft_status check_memory(const wefti_job_draft *draft) {
+    const weft_job_memory *m = &draft->job.memory;
+    const char *rule = given(draft, "memory.offload") ? "memory.offload" : "parallel.plan";
+    const char *unused = *m->disk.path ? "memory.disk.path" : "memory.disk.size";
+    bool disk = false;
+    char where[512];
+    for (int64_t i = 0; draft->plan && i < draft->plan->offload.count; i++)
+        disk |= draft->plan->offload.rules[i].to == WEFT_TIER_DISK;
+    WEFT_REQUIRE(!disk || *m->disk.path, WEFT_E_ARG,
+                 "%s%s has an entry with to: disk, which needs memory.disk.path: set it to a "
+                 "directory of a local disk",
+                 wefti_job_where(draft, wefti_job_mark_of(draft, rule), where), rule);
+    WEFT_REQUIRE(disk || (!*m->disk.path && !m->disk.size_bytes), WEFT_E_ARG,
+                 "%s%s has no effect without an entry of memory.offload with to: disk: add one, "
+                 "or leave the key out",
+                 wefti_job_where(draft, wefti_job_mark_of(draft, unused), where), unused);
+    return WEFT_OK;
+}
+
 static weft_status check(const wefti_job_draft *draft) {
     const weft_job_train *t = &draft->job.train;
     char where[512];
@@ -212,6 +233,7 @@ static weft_status check(const wefti_job_draft *draft) {
                  wefti_job_where(draft, wefti_job_mark_of(draft, "data.validation_labels"), where));
     WEFT_TRY(check_checkpoint(draft));
     WEFT_TRY(check_elastic(draft));
+    WEFT_TRY(check_memory(draft));
     if (!draft->plan) return WEFT_OK;
     int64_t parts = t->accumulate * draft->plan->copies;
     WEFT_REQUIRE(t->batch % parts == 0, WEFT_E_ARG,

@@ -308,7 +308,14 @@ weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload w
     wefti_offload_rule rule = {.what = what, .to = to};
     WEFT_TRY(copy_text(plan, match, &rule.match));
     WEFT_TRY(WEFT_GROW(plan->offload.rules, plan->offload.count, plan->offload.cap));
-    plan->offload.rules[plan->offload.count++] = rule;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < plan->offload.count; i++) {
+        const wefti_offload_rule *before = &plan->offload.rules[i];
+        if (before->what == what && !strcmp(before->match, match)) continue;
+        plan->offload.rules[kept++] = *before;
+    }
+    plan->offload.rules[kept] = rule;
+    plan->offload.count = kept + 1;
     return WEFT_OK;
 }
 

@@ -234,6 +234,9 @@ static weft_status check_options(const weft_session_options *options) {
     WEFT_REQUIRE(options->memory_bytes >= 0, WEFT_E_ARG,
                  "memory_bytes must be a limit, or 0 for none, but is %lld",
                  (long long)options->memory_bytes);
+    WEFT_REQUIRE(options->disk_bytes >= 0, WEFT_E_ARG,
+                 "disk_bytes must be a limit, or 0 for none, but is %lld",
+                 (long long)options->disk_bytes);
     WEFT_REQUIRE(options->recovery || !options->buddy, WEFT_E_ARG,
                  "buddy needs recovery: without it no rank is replaced");
     WEFT_REQUIRE((unsigned)options->bf16 <= WEFT_BF16_NATIVE, WEFT_E_ARG,
@@ -245,6 +248,10 @@ static weft_status prepare(weft_session *s, const weft_graph *graph,
                            const weft_session_options *options) {
     WEFT_TRY(check_options(options));
     WEFT_TRY(wefti_kind_check(wefti_kind_of(0))); /* before anything is built */
+    if (options->disk) {
+        s->options.disk = wefti_strdup(options->disk); /* files are made with the first step */
+        WEFT_REQUIRE(s->options.disk, WEFT_E_NOMEM, "no memory for a session");
+    }
     if (options->plan)
         WEFT_TRY(take_plan(s, options->plan));
     else if (s->world)
@@ -287,6 +294,7 @@ static weft_status create(weft_graph *graph, const weft_session_options *options
     s->options = *options;
     s->options.plan = NULL;
     s->options.optimizer.decay = NULL;
+    s->options.disk = NULL;
     s->devices = 1;
     s->survivor = wefti_survivor_begin(0);
     weft_status status = take_world(s, options->world, strict);
@@ -331,6 +339,7 @@ void weft_session_destroy(weft_session *s) {
     wefti_optimizer_destroy(s->optimizer);
     wefti_route_cache_destroy(s->routes);
     weft_plan_destroy(s->plan);
+    wefti_free((char *)(uintptr_t)s->options.disk);
     wefti_free(s);
 }
 

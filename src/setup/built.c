@@ -266,6 +266,8 @@ weft_session_options wefti_built_options(const wefti_built *b) {
     o.microbatches = (int)b->batch.microbatches;
     o.threads = (int)b->job->device.threads;
     o.memory_bytes = b->memory_bytes;
+    o.disk = *b->job->memory.disk.path ? b->job->memory.disk.path : NULL;
+    o.disk_bytes = b->job->memory.disk.size_bytes;
     o.seed = train->seed;
     o.bf16 = b->model.bf16;
     o.plan = wefti_built_plan(b);

@@ -14,11 +14,11 @@
 #include "plan/plan.h"
 #include "job/job.h"
 
-enum { WORDS = 24 };
+enum { WORDS = 32 };
 
 /* A job of override words, "a=1\nb=2", which need no YAML reader. */
 static weft_status parse_words(const char *lines, weft_job **out) {
-    char copy[2048], *words[WORDS], *rest = copy;
+    char copy[4096], *words[WORDS], *rest = copy;
     int count = 0;
     snprintf(copy, sizeof copy, "%s", lines);
     for (char *word; (word = strsep(&rest, "\n"));)
@@ -88,6 +88,10 @@ static const char all_words[] =
     "parallel.recompute.mode=selective\n"
     "parallel.recompute.cells=[h.*, head]\n"
     "parallel.recompute.communication=true\n"
+    "memory.offload=[{match: \"*\", what: optimizer, to: host}, "
+    "{match: 'a: \"b\"', what: optimizer, to: disk}, {to: device, what: optimizer, match: h.*}]\n"
+    "memory.disk.path=/tmp/weft\n"
+    "memory.disk.size=1GiB\n"
     "parallel.gradients=sum\n"
     "parallel.fusion.allreduce=index\n"
     "parallel.fusion.allreduce.config=[20, 35]\n"
@@ -114,6 +118,9 @@ static const char all_plan[] =
     " \"copies\": 2, \"gradients\": \"sum\", \"overlap\": false,"
     " \"recompute\": {\"mode\": \"selective\", \"cells\": [\"h.*\", \"head\"],"
     "  \"communication\": true},"
+    " \"offload\": [{\"match\": \"*\", \"what\": \"optimizer\", \"to\": \"host\"},"
+    "  {\"match\": \"a: \\\"b\\\"\", \"what\": \"optimizer\", \"to\": \"disk\"},"
+    "  {\"match\": \"h.*\", \"what\": \"optimizer\", \"to\": \"device\"}],"
     " \"fusion\": {\"allreduce\": {\"mode\": \"index\", \"config\": [20, 35]},"
     "  \"allgather\": {\"mode\": \"size\", \"config\": 26214400}}}";
 
@@ -227,7 +234,70 @@ static void test_refused_words(void **state) {
             "parallel.pipeline.microbatches = 4 must divide train.batch = 6");
     refused("parallel.fusion=auto", "parallel.fusion");
     refused("parallel.optimizer.level=4", "parallel.optimizer.level|0");
+    refused("memory.offload=hots", "'memory.offload=hots': memory.offload|none|disk|'host'");
+    refused("memory.offload=everything", "memory.offload|what|to|host|everything");
+    refused("memory.offload=[host]", "memory.offload|what|to|host");
+    refused("memory.offload=[{match: h.*, to: host}]", "memory.offload|'what'");
+    refused("memory.offload=[{match: h.*, what: optimizer, too: host}]", "too|'what'|'to'");
+    refused("memory.offload=[{match: h.*, what: optimiser, to: host}]", "what|'optimizer'");
+    refused("memory.offload=[{match: h.*, what: optimizer, to: [host]}]", "memory.offload");
+    refused("memory.offload=[{match: h.*, what: optimizer, to: dsk}]", "to|device|'disk'");
+    refused("memory.offload=[{match: 'h[', what: optimizer, to: host}]", "offload|'h['");
+    refused("memory.offload=disk", "'memory.offload=disk': memory.offload|memory.disk.path");
+    refused("memory.disk.path=/tmp", "'memory.disk.path=/tmp': memory.disk.path|memory.offload");
+    refused("memory.offload=host\nmemory.disk.size=1GiB", "memory.disk.size|memory.offload");
+    refused("memory.offload=disk\nmemory.disk.path=/tmp\nmemory.disk.size=1", "memory.disk.size");
+    refused("memory=host", "memory|memory.offload");
     refused("mesh=5", "parallel.mesh");
+}
+
+/* One word stands for the optimizer states of all parameters. */
+static void test_offload(void **state) {
+    (void)state;
+    static const char all[] = "{\"weft_plan\": 1, \"devices\": 1, \"offload\": [{\"match\": "
+                              "\"*\", \"what\": \"optimizer\", \"to\": \"host\"}]}";
+    weft_job *job = words("memory.offload=host");
+    expect_plan(job, all);
+    assert_string_equal(job->memory.offload.items[0].value, "optimizer host");
+    weft_job_free(job);
+    job = words("memory.offload=disk\nmemory.offload=none");
+    assert_null(job->plan);
+    weft_job_free(job);
+    job = words("memory.offload=disk\nmemory.disk.path=/tmp/a b\nmemory.disk.size=3GiB");
+    assert_int_equal(wefti_plan_tier(job->plan, WEFT_OFFLOAD_OPTIMIZER, "w"), WEFT_TIER_DISK);
+    assert_string_equal(job->memory.disk.path, "/tmp/a b");
+    assert_int_equal(job->memory.disk.size_bytes, 3ll << 30);
+    weft_job_free(job);
+    /* the settings of a search */
+    job = words("memory.offload=host\nparallel.mode=auto\nparallel.devices=2");
+    assert_int_equal(wefti_plan_tier(job->plan, WEFT_OFFLOAD_OPTIMIZER, "w"), WEFT_TIER_HOST);
+    weft_job_free(job);
+}
+
+/* A plan file's entries come before the job's. */
+static void test_offload_of_a_plan(void **state) {
+    (void)state;
+    char path[] = "/tmp/weft-plan-XXXXXX", lines[256];
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    static const char json[] = "{\"weft_plan\": 1, \"devices\": 2, \"offload\": ["
+                               "{\"match\": \"*\", \"what\": \"optimizer\", \"to\": \"disk\"},"
+                               "{\"match\": \"h.*\", \"what\": \"optimizer\", \"to\": \"disk\"}]}";
+    assert_int_equal(wefti_file_write(path, json, strlen(json)), WEFT_OK);
+    snprintf(
+        lines, sizeof lines,
+        "parallel.plan=%s\nmemory.disk.path=/tmp\nmemory.offload=[{match: h.*, what: optimizer, "
+        "to: host}]",
+        path);
+    weft_job *job = words(lines);
+    assert_int_equal(wefti_plan_tier(job->plan, WEFT_OFFLOAD_OPTIMIZER, "h.1"), WEFT_TIER_HOST);
+    assert_int_equal(wefti_plan_tier(job->plan, WEFT_OFFLOAD_OPTIMIZER, "wte"), WEFT_TIER_DISK);
+    assert_int_equal(job->plan->offload.count, 2);
+    weft_job_free(job);
+    snprintf(lines, sizeof lines, "parallel.plan=%s", path);
+    refused(lines, "parallel.plan|memory.disk.path");
+    remove(path);
 }
 
 static void test_plan_file(void **state) {
@@ -311,6 +381,8 @@ static void test_round_trip(void **state) {
         "parallel.devices=2\nparallel.mode=data\nparallel.dataset=full_batch",
         "parallel.devices=4\nparallel.pipeline.stages=2\nparallel.pipeline.schedule=zero_bubble\n"
         "parallel.pipeline.virtual_stages=2",
+        "memory.offload=host",
+        "memory.offload=[{match: w, what: optimizer, to: device}]",
         "parallel.recompute.cells=[\"a: #b\", 'c]', \"\\\"\"]\nparallel.recompute=full",
     };
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
@@ -390,6 +462,11 @@ static void test_lines(void **state) {
     refused_file("parallel:\n  fusion:\n    allreduce: {mode: index, config: [3, 2]}\n",
                  "job.yaml:3:17|fusion.allreduce|number 2|2");
     refused_file("parallel:\n  strategies:\n", "job.yaml:2:3: parallel.strategies must be");
+    refused_file("memory:\n  offload:\n    - {match: w, what: optimizer, to: hist}\n",
+                 "job.yaml:3:35|memory.offload|to|host");
+    refused_file("memory:\n  offload: dsk\n", "job.yaml:2:3|memory.offload|disk");
+    refused_file("memory:\n  offload: disk\n", "job.yaml:2:3|memory.disk.path");
+    refused_file("memory:\n  disk: {size: 2GiB}\n", "job.yaml:2:10|memory.disk.size");
     refused_file("parallel: 8\n", "job.yaml:1:1|parallel.mode");
 }
 #endif
@@ -399,6 +476,7 @@ int main(void) {
         cmocka_unit_test(test_no_plan),    cmocka_unit_test(test_all_keys),
         cmocka_unit_test(test_filled_in),  cmocka_unit_test(test_refused_words),
         cmocka_unit_test(test_plan_file),  cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_offload),    cmocka_unit_test(test_offload_of_a_plan),
 #ifdef WEFT_HAVE_YAML
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_file),
         cmocka_unit_test(test_lines),

@@ -173,15 +173,19 @@ static void test_offload(void **state) {
     good(weft_plan_offload(plan, "*.weight", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_DISK));
     good(weft_plan_offload(plan, "h.1.*", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_DEVICE));
     assert_true(wefti_plan_matters(plan));
+    good(weft_plan_offload(plan, "wpe.*", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST));
+    good(weft_plan_offload(plan, "wpe.*", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_DISK));
+    assert_int_equal(plan->offload.count, 4);
     weft_plan *copy;
     good(wefti_plan_copy(plan, &copy));
     weft_plan_destroy(plan);
     const struct {
         const char *name;
         weft_tier tier;
-    } cases[] = {{"h.0.bias", WEFT_TIER_HOST},     {"h.0.weight", WEFT_TIER_DISK},
-                 {"wte.weight", WEFT_TIER_DISK},   {"h.1.bias", WEFT_TIER_DEVICE},
-                 {"h.1.weight", WEFT_TIER_DEVICE}, {"ln_f.bias", WEFT_TIER_DEVICE}};
+    } cases[] = {{"h.0.bias", WEFT_TIER_HOST},   {"h.0.weight", WEFT_TIER_DISK},
+                 {"wte.weight", WEFT_TIER_DISK}, {"wpe.bias", WEFT_TIER_DISK},
+                 {"h.1.bias", WEFT_TIER_DEVICE}, {"h.1.weight", WEFT_TIER_DEVICE},
+                 {"ln_f.bias", WEFT_TIER_DEVICE}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         if (wefti_plan_tier(copy, WEFT_OFFLOAD_OPTIMIZER, cases[i].name) != cases[i].tier)
             fail_msg("%s is not in tier %d", cases[i].name, cases[i].tier);

@@ -291,14 +291,16 @@ static void test_unmatched(void **state) {
                               "parallel.strategies=[{match: h.*.mlp.c_fx, split: n0=dp}, "
                               "{match: h.*.mlp.c_fc, split: m0=dp}, "
                               "{match: \"h.*.mlp.c_fc:linear_grad_weight\", split: m0=dp}]\n"
-                              "parallel.tensors=[{match: wte.wieght, layout: [-, -]}]");
+                              "parallel.tensors=[{match: wte.wieght, layout: [-, -]}]\n"
+                              "memory.offload=[{match: h.*.fx.weight, what: optimizer, to: host}]");
     assert_int_equal(weft_job_plan(job, &plan, &unmatched), WEFT_OK);
     ASSERT_FACTS(unmatched, "h.*.mlp.c_fx|h.*.mlp.c_fc");
     ASSERT_FACTS(unmatched, "wte.wieght|wte.weight");
     ASSERT_FACTS(unmatched, "recompute.cells[0]|hh.1|h.1");
+    ASSERT_FACTS(unmatched, "offload[0]|parameter|h.*.fx.weight");
     int lines = 0;
     for (const char *at = unmatched; *at; at++) lines += *at == '\n';
-    assert_int_equal(lines, 3);
+    assert_int_equal(lines, 4);
     weft_text_free(unmatched);
     weft_plan_destroy(plan);
     weft_job_free(job);
