@@ -319,6 +319,14 @@ weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload w
     return WEFT_OK;
 }
 
+weft_status wefti_plan_take_offload(weft_plan *plan, const weft_plan *from) {
+    for (int64_t i = 0; i < from->offload.count; i++) {
+        const wefti_offload_rule *rule = &from->offload.rules[i];
+        WEFT_TRY(weft_plan_offload(plan, rule->match, rule->what, rule->to));
+    }
+    return WEFT_OK;
+}
+
 weft_status weft_plan_gradients_sum(weft_plan *plan, bool sum) {
     PLAN_REQUIRED(plan);
     plan->gradients_sum = sum;
@@ -478,10 +486,7 @@ static weft_status copy_lists(const weft_plan *from, weft_plan *to) {
     for (int64_t i = 0; i < from->recompute.cell_count; i++)
         WEFT_TRY(weft_plan_recompute(to, from->recompute.mode, from->recompute.cells[i],
                                      from->recompute.communication));
-    for (int64_t i = 0; i < from->offload.count; i++) {
-        const wefti_offload_rule *rule = &from->offload.rules[i];
-        WEFT_TRY(weft_plan_offload(to, rule->match, rule->what, rule->to));
-    }
+    WEFT_TRY(wefti_plan_take_offload(to, from));
     if (from->dataset_cuts.cuts) {
         wefti_split_print(from, &from->dataset_cuts, &split);
         char *text = wefti_text_take(&split);

@@ -128,6 +128,8 @@ weft_status wefti_plan_split(weft_plan *plan, const char *match, const char *spl
                              const char *source) WEFT_CHECKED;
 weft_status wefti_plan_split_tensor(weft_plan *plan, const char *match, const char *layout,
                                     const char *source) WEFT_CHECKED;
+/* Adds the rules of `from` for lower tiers to the plan. */
+weft_status wefti_plan_take_offload(weft_plan *plan, const weft_plan *from) WEFT_CHECKED;
 /* A deep copy. */
 weft_status wefti_plan_copy(const weft_plan *plan, weft_plan **out) WEFT_CHECKED;
 /* Refines the mesh: divides in two each axis that optimizer.shard takes only in part. An axis that

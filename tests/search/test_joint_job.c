@@ -93,6 +93,46 @@ static void copies_of_the_job_are_kept(void **state) {
     joint_source_free(&m);
 }
 
+/* All plans have the job's rules for lower tiers. No bound is above what the programs need: with
+ * the peak of a plan as the limit the search finds that plan. */
+static void offloads_of_the_job_are_kept(void **state) {
+    (void)state;
+    static const char *const rules[] = {"*", "h.[2-5].*"};
+    static const char *const fixes[] = {"dp=4 level=0", "tp=4", "dp=2 pp=2 microbatches=2",
+                                        "dp=4 level=3"};
+    joint_source m = {.dtype = WEFT_F32,
+                      .config = joint_language(WEFT_FAMILY_GPT2, 6, 64, 512, 32)};
+    for (int r = 0; r < 2; r++) {
+        weft_plan *settings;
+        ASSERT_OK(weft_plan_create(4, &settings));
+        ASSERT_OK(weft_plan_offload(settings, rules[r], WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST));
+        joint_question q = {joint_machine(1, 4, 1e11, 1e10),
+                            NULL,
+                            4,
+                            16,
+                            0,
+                            .evaluations = 20,
+                            .settings = settings};
+        wefti_joint_answer best = joint_answered(&m, &q);
+        for (size_t f = 0; f < sizeof fixes / sizeof *fixes; f++) {
+            joint_question fixed = q;
+            fixed.fix = fixes[f];
+            wefti_joint_answer a = joint_answered(&m, &fixed);
+            assert_int_equal(wefti_plan_tier(a.plan, WEFT_OFFLOAD_OPTIMIZER, "h.3.ln_1.weight"),
+                             WEFT_TIER_HOST);
+            assert_true(best.lower_bound_seconds <= a.prediction->step_seconds);
+            fixed.memory = a.prediction->peak_bytes;
+            wefti_joint_answer again = joint_answered(&m, &fixed);
+            assert_true(again.prediction->peak_bytes <= fixed.memory);
+            wefti_joint_answer_free(&again);
+            wefti_joint_answer_free(&a);
+        }
+        wefti_joint_answer_free(&best);
+        weft_plan_destroy(settings);
+    }
+    joint_source_free(&m);
+}
+
 /* The job sets the stages; `first`: the block that begins the second one. */
 static weft_plan *settings_of_stages(int first) {
     weft_plan *settings;
@@ -250,10 +290,15 @@ static void the_least_need_is_said(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cells_are_described),        cmocka_unit_test(texts_of_degrees_differ),
-        cmocka_unit_test(copies_of_the_job_are_kept), cmocka_unit_test(stages_of_the_job_are_kept),
-        cmocka_unit_test(constraints_are_kept),       cmocka_unit_test(contradictions_are_named),
-        cmocka_unit_test(what_does_not_fit_is_said),  cmocka_unit_test(the_least_need_is_said),
+        cmocka_unit_test(cells_are_described),
+        cmocka_unit_test(texts_of_degrees_differ),
+        cmocka_unit_test(copies_of_the_job_are_kept),
+        cmocka_unit_test(stages_of_the_job_are_kept),
+        cmocka_unit_test(offloads_of_the_job_are_kept),
+        cmocka_unit_test(constraints_are_kept),
+        cmocka_unit_test(contradictions_are_named),
+        cmocka_unit_test(what_does_not_fit_is_said),
+        cmocka_unit_test(the_least_need_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -230,6 +230,11 @@ static inline bool wefti_joint_alternates(const wefti_joint *j) {
 static inline bool wefti_joint_rules(const wefti_joint *j, const wefti_degrees *d) {
     return d->stages > 1 && j->problem->settings->pipeline.rule_count > 0;
 }
+/* Whether optimizer states may lie in a lower tier. Bounds count none of them then: rules name
+ * blocks of the whole model, which the programs with few blocks do not have. */
+static inline bool wefti_joint_offloads(const wefti_joint *j) {
+    return j->problem->settings->offload.count > 0;
+}
 /* What a program costs to build, in programs for few devices: regions of all members of groups, and
  * the rings of split sequences. Routes count apart. */
 static inline double wefti_joint_effort(const wefti_degrees *d) {

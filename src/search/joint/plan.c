@@ -45,6 +45,7 @@ static weft_status add_settings(const wefti_joint *j, const wefti_degrees *d, we
     for (int64_t i = 0; i < s->recompute.cell_count && d->recompute != WEFT_RECOMPUTE_NONE; i++)
         WEFT_TRY(weft_plan_recompute(out, d->recompute, s->recompute.cells[i],
                                      s->recompute.communication));
+    WEFT_TRY(wefti_plan_take_offload(out, s));
     for (int64_t i = 0; i < s->pipeline.rule_count && d->stages > 1; i++)
         WEFT_TRY(weft_plan_stage(out, s->pipeline.rules[i].match, s->pipeline.rules[i].stage));
     return WEFT_OK;

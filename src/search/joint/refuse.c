@@ -51,7 +51,8 @@ static weft_status with_more_devices(const wefti_joint_problem *p, bool *found, 
         WEFT_TRY(weft_plan_create(p->settings->devices * times, &settings));
         changed.settings = settings;
         changed.machine = &larger;
-        status = would_fit(&changed, found);
+        status = wefti_plan_take_offload(settings, p->settings);
+        if (status >= 0) status = would_fit(&changed, found);
         weft_plan_destroy(settings);
         if (*found) snprintf(out, 128, "with %d devices a plan fits", p->settings->devices * times);
     }

@@ -246,6 +246,7 @@ static void read_tensors(const wefti_joint *j, const weft_graph *g, const wefti_
         const wefti_tensor *t = &p->tensors[i];
         const bool state = t->role == WEFTI_TENSOR_OPTIMIZER && t->param >= 0;
         if (!state && t->role != WEFTI_TENSOR_PARAM) continue;
+        if (state && wefti_joint_offloads(j)) continue;
         const double times =
             of_middle(s, state ? p->tensors[t->param].name : t->name) ? s->copies : 1;
         *(state ? &out->optimizer : &out->parameters) += times * (double)weft_desc_bytes(&t->desc);

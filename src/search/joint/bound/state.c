@@ -149,7 +149,7 @@ static weft_status read_tensors(wefti_joint *j, const weft_graph *g, const wefti
         if (out->key.several && out->key.level < 2)
             out->gradients[reader[i]] += weft_desc_bytes(&t->desc);
     }
-    for (int32_t i = 0; i < p->tensor_count; i++) {
+    for (int32_t i = 0; i < p->tensor_count && !wefti_joint_offloads(j); i++) {
         const wefti_tensor *t = &p->tensors[i];
         if (t->role != WEFTI_TENSOR_OPTIMIZER || t->param < 0 || reader[t->param] < 0) continue;
         out->optimizer[reader[t->param]] += weft_desc_bytes(&t->desc);
