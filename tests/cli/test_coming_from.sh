@@ -41,7 +41,7 @@ for page in mindspore pytorch; do
     # Each option and job key of weft's column exists.
     awk -F'|' '/^\| / { print $3 }' "$file" | grep -oE '`[^`]*`' >column
     grep -oE -- '--[a-z][a-z-]*' column | sort -u | comm -23 - options >unknown
-    grep -oE '\b(model|data|train|checkpoint|device|parallel)\.[a-z_.]*[a-z]' column | sort -u >named
+    grep -oE '\b(model|data|train|checkpoint|memory|device|parallel)\.[a-z_.]*[a-z]' column | sort -u >named
     while IFS= read -r key; do
         grep -qE "^$(echo "$key" | sed 's/\./\\./g')(\.|$)" keys || echo "$key" >>unknown
     done <named
