@@ -6,6 +6,7 @@
 
 #include "base/number.h"
 #include "builder/build.h"
+#include "device/disk.h"
 
 weft_status wefti_buffer_add(wefti_emitter *b, int64_t bytes, const char *name, int32_t *out) {
     WEFT_TRY(WEFT_GROW(b->buffers, b->buffer_count, b->buffer_cap));
@@ -254,9 +255,9 @@ static weft_status find_usage(wefti_emitter *b) {
 static weft_status check_space(const wefti_emitter *b, const wefti_draft_step *d, int32_t buffer) {
     WEFT_REQUIRE(
         buffer < 0 || b->buffers[buffer].space == WEFTI_SPACE_DEVICE, WEFT_E_BUG,
-        "step '%s' works on '%s' in host memory, which only copies reach; copy it to device "
-        "memory before",
-        d->step.name, b->buffers[buffer].name);
+        "step '%s' works on '%s' in space %s, which only copies reach; copy it to device memory "
+        "before",
+        d->step.name, b->buffers[buffer].name, wefti_space_text(b->buffers[buffer].space));
     return WEFT_OK;
 }
 
@@ -269,17 +270,23 @@ static weft_status check_spaces(const wefti_emitter *b, const wefti_draft_step *
 
 weft_status wefti_buffers_finish(wefti_emitter *b) {
     wefti_program *p = b->p;
-    int64_t *persistent[WEFTI_SPACES] = {&p->persistent_bytes, &p->host_bytes[WEFTI_PERSISTENT]};
-    for (int s = 0; s < WEFTI_SPACES; s++) *persistent[s] = b->spec->before.of[s][WEFTI_PERSISTENT];
+    int64_t *persistent[WEFTI_SPACES] = {&p->persistent_bytes};
+    for (int s = 0; s < WEFTI_SPACES; s++) {
+        if (s != WEFTI_SPACE_DEVICE) persistent[s] = &p->tier_bytes[s][WEFTI_PERSISTENT];
+        *persistent[s] = b->spec->before.of[s][WEFTI_PERSISTENT];
+    }
     for (int64_t i = 0; i < b->buffer_count; i++) {
         wefti_buffer *x = &b->buffers[i];
         if (!x->persistent || x->fixed) continue;
+        if (x->space == WEFTI_SPACE_DISK) /* no two buffers share a block */
+            *persistent[x->space] = wefti_round_up(*persistent[x->space], WEFTI_DISK_ALIGNMENT);
         x->life.offset = *persistent[x->space];
         WEFT_TRY(wefti_place_count(x->life.bytes, persistent[x->space]));
     }
     widen_packed(b);
     WEFT_TRY(place_transient(b, WEFTI_SPACE_DEVICE, &p->transient_bytes));
-    WEFT_TRY(place_transient(b, WEFTI_SPACE_HOST, &p->host_bytes[WEFTI_TRANSIENT]));
+    for (int s = WEFTI_SPACE_DEVICE + 1; s < WEFTI_SPACES; s++)
+        WEFT_TRY(place_transient(b, (wefti_space)s, &p->tier_bytes[s][WEFTI_TRANSIENT]));
     p->peak_bytes = p->persistent_bytes + p->transient_bytes;
     WEFT_TRY(find_largest(b));
     WEFT_TRY(find_usage(b));

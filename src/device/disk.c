@@ -12,7 +12,7 @@
 #include "base/thread.h"
 #include "device/disk_parts.h"
 
-enum { DISK_BLOCK = 1 << 20, DISK_DEPTH = 16 };
+enum { DISK_DEPTH = 16 };
 
 static int64_t below(int64_t at, int64_t alignment) {
     return at - at % alignment;
@@ -269,7 +269,7 @@ static weft_status open_all(const wefti_disk_options *o, wefti_disk_stream *d) {
 
 weft_status wefti_disk_stream_open(const wefti_disk_options *o, wefti_disk_stream **out) {
     wefti_disk_stream *d;
-    const int64_t block = o->block ? o->block : DISK_BLOCK;
+    const int64_t block = o->block ? o->block : WEFTI_DISK_BLOCK;
     WEFT_REQUIRE(o->bytes > 0 && o->bytes <= INT64_MAX / 2, WEFT_E_ARG,
                  "a file of %lld bytes on the disk; at least 1 is needed", (long long)o->bytes);
     WEFT_REQUIRE(block > 0 && block <= WEFTI_DISK_BLOCK_MAX && block % WEFTI_DISK_ALIGNMENT == 0,

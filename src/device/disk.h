@@ -17,7 +17,12 @@
 
 #include "base/status.h"
 
-enum { WEFTI_DISK_ALIGNMENT = 4096, WEFTI_DISK_DEPTH_MAX = 64, WEFTI_DISK_BLOCK_MAX = 64 << 20 };
+enum {
+    WEFTI_DISK_ALIGNMENT = 4096,
+    WEFTI_DISK_BLOCK = 1 << 20, /* unless the options say another */
+    WEFTI_DISK_BLOCK_MAX = 64 << 20,
+    WEFTI_DISK_DEPTH_MAX = 64
+};
 
 /* The first aligned byte from `memory` on. */
 static inline unsigned char *wefti_disk_align(void *memory) {

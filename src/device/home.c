@@ -3,13 +3,23 @@
 
 #include "base/memory.h"
 
+const char *wefti_space_text(wefti_space space) {
+    static const char *const names[WEFTI_SPACES] = {"device", "host", "disk"};
+    return names[space];
+}
+
 /* ---- arenas ---- */
 
-unsigned char *wefti_arena_at(const wefti_device_arena *arena, int64_t offset) {
+const wefti_arena_block *wefti_arena_block_of(const wefti_device_arena *arena, int64_t offset) {
     if (!arena->count) return NULL;
     const wefti_arena_block *block = &arena->blocks[arena->count - 1];
     while (block->begin > offset) block--;
-    return block->memory + (offset - block->begin);
+    return block;
+}
+
+unsigned char *wefti_arena_at(const wefti_device_arena *arena, int64_t offset) {
+    const wefti_arena_block *block = wefti_arena_block_of(arena, offset);
+    return block && block->memory ? block->memory + (offset - block->begin) : NULL;
 }
 
 /* How many bytes lie in one block from `offset` on. */
@@ -31,19 +41,41 @@ static weft_status check(const wefti_home *h, int64_t offset, int64_t bytes) {
     return WEFT_OK;
 }
 
-/* The memory of the next part of a range, and its bytes. */
-static unsigned char *next(const wefti_home *h, int64_t offset, int64_t bytes, int64_t *out) {
+/* The block of the next part of a range, and the part's bytes. */
+static const wefti_arena_block *next(const wefti_home *h, int64_t offset, int64_t bytes,
+                                     int64_t *out) {
     const int64_t left = bytes_left(h->arena, h->offset + offset);
     *out = bytes < left ? bytes : left;
-    return wefti_arena_at(h->arena, h->offset + offset);
+    return wefti_arena_block_of(h->arena, h->offset + offset);
+}
+
+static weft_status read_part(const wefti_home *h, const wefti_arena_block *block, int64_t offset,
+                             int64_t bytes, void *to) {
+    wefti_disk_ticket *ticket;
+    const int64_t at = h->offset + offset - block->begin;
+    if (!block->file)
+        return wefti_device_copy(h->device, to, WEFTI_SPACE_HOST, block->memory + at, h->space,
+                                 bytes);
+    WEFT_TRY(wefti_disk_stream_read(block->file, at, bytes, to, &ticket));
+    return wefti_disk_stream_wait(block->file, ticket);
+}
+
+static weft_status write_part(const wefti_home *h, const wefti_arena_block *block, int64_t offset,
+                              int64_t bytes, const void *from) {
+    wefti_disk_ticket *ticket;
+    const int64_t at = h->offset + offset - block->begin;
+    if (!block->file)
+        return wefti_device_copy(h->device, block->memory + at, h->space, from, WEFTI_SPACE_HOST,
+                                 bytes);
+    WEFT_TRY(wefti_disk_stream_write(block->file, at, bytes, from, &ticket));
+    return wefti_disk_stream_wait(block->file, ticket);
 }
 
 weft_status wefti_home_read(const wefti_home *h, int64_t offset, int64_t bytes, void *to) {
     WEFT_TRY(check(h, offset, bytes));
     for (int64_t done = 0, part; done < bytes; done += part) {
-        const unsigned char *from = next(h, offset + done, bytes - done, &part);
-        WEFT_TRY(wefti_device_copy(h->device, (char *)to + done, WEFTI_SPACE_HOST, from, h->space,
-                                   part));
+        const wefti_arena_block *block = next(h, offset + done, bytes - done, &part);
+        WEFT_TRY(read_part(h, block, offset + done, part, (char *)to + done));
     }
     return WEFT_OK;
 }
@@ -51,16 +83,19 @@ weft_status wefti_home_read(const wefti_home *h, int64_t offset, int64_t bytes, 
 weft_status wefti_home_write(const wefti_home *h, int64_t offset, int64_t bytes, const void *from) {
     WEFT_TRY(check(h, offset, bytes));
     for (int64_t done = 0, part; done < bytes; done += part) {
-        unsigned char *to = next(h, offset + done, bytes - done, &part);
-        WEFT_TRY(wefti_device_copy(h->device, to, h->space, (const char *)from + done,
-                                   WEFTI_SPACE_HOST, part));
+        const wefti_arena_block *block = next(h, offset + done, bytes - done, &part);
+        WEFT_TRY(write_part(h, block, offset + done, part, (const char *)from + done));
     }
     return WEFT_OK;
 }
 
+/* Whether the memory of a home is the host's own. */
+static bool is_direct(const wefti_home *h) {
+    return h->space != WEFTI_SPACE_DISK && (!h->device || h->device->table->direct);
+}
+
 void *wefti_home_memory(const wefti_home *h) {
-    const bool reached = h->arena && (!h->device || h->device->table->direct) &&
-                         bytes_left(h->arena, h->offset) >= h->bytes;
+    const bool reached = h->arena && is_direct(h) && bytes_left(h->arena, h->offset) >= h->bytes;
     return reached ? wefti_arena_at(h->arena, h->offset) : NULL;
 }
 
@@ -92,9 +127,9 @@ weft_status wefti_home_map(const wefti_home *h, int64_t offset, int64_t bytes, w
                  (long long)bytes, WEFTI_HOME_BLOCK);
     if (!bytes) return WEFT_OK;
     out->part = (wefti_home){h->device, h->space, h->arena, h->offset + offset, bytes};
-    void *memory = next(h, offset, bytes, &here);
-    if (here < bytes || (h->device && !h->device->table->direct)) return begin_copy(out);
-    out->data = memory;
+    const wefti_arena_block *block = next(h, offset, bytes, &here);
+    if (here < bytes || !is_direct(h)) return begin_copy(out);
+    out->data = block->memory + (h->offset + offset - block->begin);
     return WEFT_OK;
 }
 

@@ -7,20 +7,22 @@
  *
  * - wefti_home_read and wefti_home_write copy a range of any length.
  * - wefti_home_map gives the address of a range of at most WEFTI_HOME_BLOCK bytes. On a direct
- *   device this is the memory itself, without a copy. On others it is a buffer of the host. It is
- *   copied from the device when the mapping begins, or to the device when the mapping ends.
+ *   device this is the memory itself, without a copy. On others, and of files, it is a buffer of
+ *   the host. It is read when the mapping begins, or written back when the mapping ends.
  *
  * The calls wait for the work that the device's stream has published. Any thread may make them. */
 #ifndef WEFTI_HOME_H
 #define WEFTI_HOME_H
 
 #include "device/device.h"
+#include "device/disk.h"
 
-/* An arena of a device: blocks of memory, one behind the other by offset. A buffer of a program
- * lies in one block. */
+/* An arena of a device: blocks of memory, or files on a disk, one behind the other by offset. A
+ * buffer of a program lies in one block. */
 typedef struct wefti_arena_block {
-    unsigned char *memory; /* in device memory the host must not touch it */
-    int64_t begin, mapped; /* the offset of its first byte; its size */
+    unsigned char *memory;   /* in device memory the host must not touch it; NULL: a file */
+    wefti_disk_stream *file; /* of a block on the disk; else NULL */
+    int64_t begin, mapped;   /* the offset of its first byte; its size */
 } wefti_arena_block;
 typedef struct wefti_device_arena {
     wefti_arena_block *blocks;
@@ -28,7 +30,9 @@ typedef struct wefti_device_arena {
     int64_t bytes, observed; /* observed: the end of the highest byte that was used */
 } wefti_device_arena;
 
-/* The memory of an offset, for the owner of the bytes; NULL: the arena is empty. */
+/* The block that an offset lies in; NULL: the arena is empty. */
+const wefti_arena_block *wefti_arena_block_of(const wefti_device_arena *arena, int64_t offset);
+/* The memory of an offset, for the owner of the bytes; NULL: the arena is empty, or a file. */
 unsigned char *wefti_arena_at(const wefti_device_arena *arena, int64_t offset);
 
 typedef struct wefti_home {

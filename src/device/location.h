@@ -8,9 +8,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Where bytes lie: in device memory, which kernels and transfers reach, or in host memory that only
- * copies of the device reach. */
-typedef enum wefti_space { WEFTI_SPACE_DEVICE, WEFTI_SPACE_HOST, WEFTI_SPACES } wefti_space;
+/* Where bytes lie: in device memory, which kernels and transfers reach, or in a tier below it. Only
+ * copies of the device reach host memory. Only reads and writes of a file reach the disk. */
+typedef enum wefti_space {
+    WEFTI_SPACE_DEVICE,
+    WEFTI_SPACE_HOST,
+    WEFTI_SPACE_DISK,
+    WEFTI_SPACES
+} wefti_space;
+
+/* "device", "host", "disk" */
+const char *wefti_space_text(wefti_space space);
 
 /* How long bytes keep their place. Persistent bytes keep it as long as the session lives. Transient
  * ones belong to one pass, and the next program uses the same memory. Each has an arena of its own

@@ -248,13 +248,6 @@ static weft_status run_steps(wefti_rank_device *d, const wefti_program *p, wefti
     return WEFT_OK;
 }
 
-/* Ends the copies that a failed section has posted: others may use their memory from now on. */
-static weft_status end_copies(wefti_rank_device *d, weft_status failure) {
-    wefti_failure first;
-    wefti_failure_keep(failure, &first);
-    return wefti_stream_finish(d->copies) < 0 ? wefti_failure_tell(&first) : failure;
-}
-
 weft_status wefti_rank_device_run(wefti_rank_device *d, const wefti_program *p,
                                   wefti_section section, const wefti_exec_options *options) {
     const wefti_footprint need = wefti_program_footprint(p);
@@ -278,7 +271,8 @@ weft_status wefti_rank_device_run(wefti_rank_device *d, const wefti_program *p,
         d->losses = 0;
     }
     weft_status status = run_steps(d, p, b, section, options);
-    status = status < 0 ? end_copies(d, status) : wefti_stream_publish(d->stream);
+    /* Others may use the memory of a failed section's copies from now on. */
+    status = status < 0 ? wefti_end_copies(d, status) : wefti_stream_publish(d->stream);
     if (status >= 0 && !isfinite(d->bad_loss))
         status = WEFT_RAISE(WEFT_E_NUMERIC, "the loss is %g", wefti_printed(d->bad_loss));
     if (d->finding && (status >= 0 || status == WEFT_E_NUMERIC))

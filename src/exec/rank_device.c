@@ -17,12 +17,21 @@ static bool is_shared(const wefti_rank_device *d, wefti_space space) {
            d->device->table->adopt;
 }
 
+static weft_status open_file(const wefti_rank_device *d, int64_t bytes, wefti_arena_block *out) {
+    const wefti_disk_options options = {.directory = d->directory, .bytes = bytes};
+    *out = (wefti_arena_block){.mapped = bytes};
+    WEFT_REQUIRE(d->directory, WEFT_E_ARG,
+                 "the plan keeps tensors on the disk, but no directory is given for their file");
+    return wefti_disk_stream_open(&options, &out->file);
+}
+
 static weft_status map_block(wefti_rank_device *d, wefti_space space, int64_t bytes,
                              wefti_arena_block *out) {
     void *p;
     /* empty tensors have an address too */
     const int64_t mapped =
         ((bytes ? bytes : 1) + RANK_DEVICE_HUGE_PAGE - 1) & ~(int64_t)(RANK_DEVICE_HUGE_PAGE - 1);
+    if (space == WEFTI_SPACE_DISK) return open_file(d, bytes, out);
     if (is_shared(d, space))
         WEFT_TRY(d->comm->engine->map(d->comm, d->device, (size_t)mapped, &p));
     else
@@ -32,7 +41,9 @@ static weft_status map_block(wefti_rank_device *d, wefti_space space, int64_t by
 }
 
 static void unmap_block(wefti_rank_device *d, wefti_space space, const wefti_arena_block *block) {
-    if (is_shared(d, space))
+    if (block->file)
+        wefti_disk_stream_close(block->file);
+    else if (is_shared(d, space))
         d->comm->engine->unmap(d->comm, d->device, block->memory, (size_t)block->mapped);
     else
         d->device->table->free(d->device, space, block->memory, block->mapped);
@@ -85,7 +96,12 @@ void wefti_rank_device_forget(wefti_rank_device *d, const wefti_program *program
 
 /* ---- life ---- */
 
-static weft_status start(wefti_rank_device *d, int threads, wefti_footprint need) {
+static weft_status start(wefti_rank_device *d, int threads, wefti_footprint need,
+                         const char *directory) {
+    if (directory) {
+        d->directory = wefti_strdup(directory);
+        WEFT_REQUIRE(d->directory, WEFT_E_NOMEM, "no memory for a device");
+    }
     WEFT_TRY(wefti_pool_create(threads, &d->pool));
     d->kind = wefti_kind_of(d->rank);
     WEFT_TRY(wefti_device_open(d->kind->table, &d->device));
@@ -99,13 +115,13 @@ static weft_status start(wefti_rank_device *d, int threads, wefti_footprint need
     return wefti_rank_device_reserve(d, need);
 }
 
-weft_status wefti_rank_device_create(int threads, wefti_footprint need, wefti_comm *comm,
-                                     wefti_rank_device **out) {
+weft_status wefti_rank_device_create(int threads, wefti_footprint need, const char *directory,
+                                     wefti_comm *comm, wefti_rank_device **out) {
     wefti_rank_device *d;
     WEFT_NEW(d, wefti_rank_device);
     d->comm = comm;
     d->rank = comm ? comm->rank : 0;
-    weft_status status = start(d, threads, need);
+    weft_status status = start(d, threads, need, directory);
     if (status < 0) {
         wefti_rank_device_destroy(d);
         return wefti_note(status, __func__, __FILE__, __LINE__);
@@ -133,6 +149,8 @@ void wefti_rank_device_destroy(wefti_rank_device *d) {
     wefti_device_close(d->device);
     wefti_pool_destroy(d->pool);
     wefti_free(d->finding);
+    wefti_free(d->files);
+    wefti_free(d->directory);
     wefti_free(d);
 }
 
@@ -253,7 +271,18 @@ static weft_status fill_tensor(wefti_rank_device *d, const wefti_program *p, con
     return WEFT_OK;
 }
 
+static weft_status clear_file(const wefti_home *home) {
+    static const unsigned char zeros[1 << 16];
+    for (int64_t at = 0, part; at < home->bytes; at += part) {
+        part = home->bytes - at < (int64_t)sizeof zeros ? home->bytes - at : (int64_t)sizeof zeros;
+        WEFT_TRY(wefti_home_write(home, at, part, zeros));
+    }
+    return WEFT_OK;
+}
+
 static weft_status clear(wefti_rank_device *d, wefti_location at, int64_t bytes) {
+    const wefti_home home = wefti_rank_device_home(d, at, bytes);
+    if (home.space == WEFTI_SPACE_DISK) return clear_file(&home);
     return wefti_stream_fill(d->stream, wefti_rank_device_at(d, at), wefti_location_space(at), 0,
                              bytes);
 }

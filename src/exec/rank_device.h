@@ -23,6 +23,15 @@ typedef struct wefti_binding {
     int32_t count;
 } wefti_binding;
 
+/* A read or write of a file that is under way. */
+typedef struct wefti_file_move {
+    int32_t move; /* of the program */
+    wefti_disk_stream *file;
+    wefti_disk_ticket *ticket;
+    wefti_byte_range memory; /* device memory, exposed until the wait */
+    int64_t posted_ns;
+} wefti_file_move;
+
 struct wefti_rank_device {
     wefti_pool *pool;
     wefti_comm *comm;
@@ -35,6 +44,9 @@ struct wefti_rank_device {
     wefti_event *transferred; /* and the other way round */
     wefti_stream *copies;     /* runs copies between spaces, */
     wefti_event *copies_begin, *copied; /* likewise */
+    char *directory;                    /* of files for tensors on the disk; NULL: none */
+    wefti_file_move *files;             /* reads and writes under way, the oldest first */
+    int64_t file_count, file_cap;
     wefti_device_arena arenas[WEFTI_SPACES][WEFTI_TERMS];
     wefti_binding *bindings;
     int64_t binding_count, binding_cap;
@@ -89,5 +101,14 @@ weft_status wefti_drain(wefti_rank_device *d, wefti_binding *b) WEFT_CHECKED;
 void wefti_forget_posts(wefti_rank_device *d, wefti_binding *b);
 /* Destroys the endpoints of a program; NULL: of all. */
 void wefti_unbind(wefti_rank_device *d, const wefti_program *program);
+
+/* ---- copies.c ---- */
+
+/* Begins a copy between spaces, and ends the oldest one of a move. */
+weft_status wefti_post_copy(wefti_rank_device *d, const wefti_program_move *move,
+                            const wefti_step *step) WEFT_CHECKED;
+weft_status wefti_wait_copy(wefti_rank_device *d, const wefti_step *step) WEFT_CHECKED;
+/* Ends all copies that a failed section has posted. Returns `failure`. */
+weft_status wefti_end_copies(wefti_rank_device *d, weft_status failure) WEFT_CHECKED;
 
 #endif

@@ -165,35 +165,17 @@ static weft_status begin_post(wefti_rank_device *d, wefti_binding *b, const weft
     return post(d, b, wefti_step_transfer_of(b->program, step), from, to);
 }
 
-/* Copies between spaces have a stream of their own, in which they are done in the order of their
- * posts. So a wait for all of them ends the oldest one of a move. */
-static weft_status post_copy(wefti_rank_device *d, const wefti_program_move *move,
-                             const wefti_step *step) {
-    const wefti_location from = wefti_argument_location(d, step, 0),
-                         to = wefti_argument_location(d, step, 1);
-    const int64_t begin = d->trace ? wefti_now_ns() : 0;
-    WEFT_TRY(wefti_stream_follow(d->copies, d->stream, d->copies_begin));
-    wefti_rank_device_observe(d, to, move->bytes);
-    WEFT_TRY(wefti_stream_copy(d->copies, wefti_rank_device_at(d, to), wefti_location_space(to),
-                               wefti_rank_device_at(d, from), wefti_location_space(from),
-                               move->bytes));
-    if (d->trace)
-        wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_KERNELS, wefti_copy_text(step), "move",
-                          begin, wefti_now_ns(), 0, (double)move->bytes);
-    return WEFT_OK;
-}
-
 weft_status wefti_run_post(wefti_rank_device *d, const wefti_program *p, wefti_binding *b,
                            const wefti_step *step) {
     const wefti_program_move *copy = wefti_step_copy(p, step);
-    if (copy) return post_copy(d, copy, step);
+    if (copy) return wefti_post_copy(d, copy, step);
     return name_transfer(begin_post(d, b, step), b, step, NULL);
 }
 
 weft_status wefti_run_wait(wefti_rank_device *d, const wefti_program *p, wefti_binding *b,
                            const wefti_step *step) {
     int64_t posted;
-    if (wefti_step_copy(p, step)) return wefti_stream_follow(d->stream, d->copies, d->copied);
+    if (wefti_step_copy(p, step)) return wefti_wait_copy(d, step);
     WEFT_TRY(name_transfer(await(d, b, wefti_step_transfer_of(p, step), &posted), b, step, NULL));
     if (d->trace) trace_transfer(d, b, step, NULL, posted);
     return WEFT_OK;

@@ -33,12 +33,14 @@ static void print_memory(wefti_text *text, const wefti_program *p) {
                    wefti_bytes_text(p->peak_bytes, a), (long long)p->peak_bytes,
                    wefti_bytes_text(p->persistent_bytes, b),
                    wefti_bytes_text(p->transient_bytes, c), wefti_bytes_text(p->program_bytes, d));
-    const int64_t host = wefti_footprint_bytes(wefti_program_footprint(p), WEFTI_SPACE_HOST);
-    if (host)
-        wefti_text_add(text, "in host memory %s (%lld bytes): %s stay, %s come and go\n",
-                       wefti_bytes_text(host, a), (long long)host,
-                       wefti_bytes_text(p->host_bytes[WEFTI_PERSISTENT], b),
-                       wefti_bytes_text(p->host_bytes[WEFTI_TRANSIENT], c));
+    for (int s = WEFTI_SPACE_DEVICE + 1; s < WEFTI_SPACES; s++) {
+        const int64_t *tier = p->tier_bytes[s], all = tier[0] + tier[1];
+        if (all)
+            wefti_text_add(text, "on the %s %s (%lld bytes): %s stay, %s come and go\n",
+                           wefti_space_text((wefti_space)s), wefti_bytes_text(all, a),
+                           (long long)all, wefti_bytes_text(tier[WEFTI_PERSISTENT], b),
+                           wefti_bytes_text(tier[WEFTI_TRANSIENT], c));
+    }
 }
 
 static const char *kind_text(const wefti_step *step) {
@@ -134,8 +136,9 @@ static void print_section(wefti_text *text, const wefti_program *p, wefti_sectio
         const wefti_program_move *copy = wefti_step_copy(p, step);
         char bytes[32];
         if (copy && step->kind == WEFTI_STEP_POST)
-            wefti_text_add(text, "          %s of %s\n", wefti_copy_text(step),
-                           wefti_bytes_text(copy->bytes, bytes));
+            wefti_text_add(text, "          %s of %s, %s\n", wefti_copy_text(step),
+                           wefti_bytes_text(copy->bytes, bytes),
+                           wefti_space_text(wefti_step_tier(step)));
     }
 }
 

@@ -57,9 +57,12 @@ static void add_mesh(print_json_writer *w, const wefti_program *p, const weft_pl
     add_int(w, "persistent_bytes", p->persistent_bytes);
     add_int(w, "transient_bytes", p->transient_bytes);
     add_int(w, "program_bytes", p->program_bytes);
-    if (wefti_footprint_bytes(wefti_program_footprint(p), WEFTI_SPACE_HOST)) {
-        add_int(w, "host_persistent_bytes", p->host_bytes[WEFTI_PERSISTENT]);
-        add_int(w, "host_transient_bytes", p->host_bytes[WEFTI_TRANSIENT]);
+    for (int s = WEFTI_SPACE_DEVICE + 1; s < WEFTI_SPACES; s++) {
+        static const char *const keys[WEFTI_SPACES][WEFTI_TERMS] = {
+            [WEFTI_SPACE_HOST] = {"host_persistent_bytes", "host_transient_bytes"},
+            [WEFTI_SPACE_DISK] = {"disk_persistent_bytes", "disk_transient_bytes"}};
+        const int64_t *tier = p->tier_bytes[s];
+        for (int t = 0; t < WEFTI_TERMS && tier[0] + tier[1]; t++) add_int(w, keys[s][t], tier[t]);
     }
 }
 
@@ -102,6 +105,7 @@ static void add_step(print_json_writer *w, const wefti_program *p, const wefti_s
     const wefti_program_move *copy = wefti_step_copy(p, step);
     if (copy) {
         add_text(w, "move", wefti_copy_text(step));
+        add_text(w, "tier", wefti_space_text(wefti_step_tier(step)));
         add_int(w, "bytes", copy->bytes);
     }
     open(w, "transfers", '[');
@@ -182,7 +186,8 @@ static void add_tensor(print_json_writer *w, const wefti_program *p, const weft_
     add_place(w, p, &t->desc, &t->whole, plan ? &t->layout : NULL);
     add_text(w, "arena", wefti_location_term(t->home) ? "transient" : "persistent");
     add_int(w, "offset", wefti_location_offset(t->home));
-    if (wefti_location_space(t->home) == WEFTI_SPACE_HOST) add_text(w, "space", "host");
+    if (wefti_location_space(t->home) != WEFTI_SPACE_DEVICE)
+        add_text(w, "space", wefti_space_text(wefti_location_space(t->home)));
     add_begin(w, p, plan, t);
     close(w, '}');
 }

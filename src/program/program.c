@@ -22,6 +22,13 @@ void wefti_program_destroy(wefti_program *p) {
     wefti_free(p);
 }
 
+wefti_footprint wefti_program_footprint(const wefti_program *p) {
+    wefti_footprint f = {{{p->persistent_bytes, p->transient_bytes}}};
+    for (int s = WEFTI_SPACE_DEVICE + 1; s < WEFTI_SPACES; s++)
+        for (int t = 0; t < WEFTI_TERMS; t++) f.of[s][t] = p->tier_bytes[s][t];
+    return f;
+}
+
 wefti_footprint wefti_programs_footprint(wefti_program *const *programs, int32_t count) {
     wefti_footprint all = {0};
     for (int32_t i = 0; i < count; i++)

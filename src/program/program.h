@@ -38,7 +38,7 @@ typedef enum wefti_step_kind {
 /* What POST begins and WAIT ends: bytes that move while other steps run. */
 typedef enum wefti_move_way {
     WEFTI_WAY_RANKS, /* a transfer of the partition */
-    WEFTI_WAY_SPACES /* a copy between spaces of this device */
+    WEFTI_WAY_SPACES /* a copy between spaces of this device: by the device, or by the disk */
 } wefti_move_way;
 typedef struct wefti_program_move {
     wefti_move_way way;
@@ -180,7 +180,9 @@ typedef struct wefti_program {
     int32_t gather_from;
     wefti_loop *loops[WEFTI_SECTIONS];
     int32_t loop_count[WEFTI_SECTIONS];
-    wefti_program_move *moves; /* one for each transfer at most */
+    wefti_program_move
+        *moves; /* one for each transfer at most, and one for each copy between spaces
+                 */
     int32_t move_count;
     wefti_tensor *tensors;
     int32_t tensor_count;
@@ -200,7 +202,7 @@ typedef struct wefti_program {
                                  were built before on the same device */
     int64_t transient_bytes;  /* all other buffers */
     int64_t peak_bytes;       /* the sum of both: the predicted peak */
-    int64_t host_bytes[WEFTI_TERMS]; /* of the arenas in host memory */
+    int64_t tier_bytes[WEFTI_SPACES][WEFTI_TERMS]; /* of the arenas below device memory */
     int64_t program_bytes;  /* of the host's memory: the program itself, with its graph, partition,
                                routines and kernels; known when the program is complete */
     wefti_location scalars; /* f32 [8]: learning rate, step, gradient scale; or absent */
@@ -234,16 +236,19 @@ static inline const wefti_program_move *wefti_step_copy(const wefti_program *p,
     const bool moves = step->kind == WEFTI_STEP_POST || step->kind == WEFTI_STEP_WAIT;
     return moves && p->moves[step->move].way == WEFTI_WAY_SPACES ? &p->moves[step->move] : NULL;
 }
+/* The lower one of the two spaces of a copy. */
+static inline wefti_space wefti_step_tier(const wefti_step *copy) {
+    const wefti_space a = wefti_location_space(copy->args[0]),
+                      b = wefti_location_space(copy->args[1]);
+    return a > b ? a : b;
+}
 /* The transfer that a POST begins or a WAIT ends, as its index in the partition; -1: it is a copy.
  */
 static inline int32_t wefti_step_transfer_of(const wefti_program *p, const wefti_step *step) {
     return p->moves[step->move].transfer;
 }
 
-static inline wefti_footprint wefti_program_footprint(const wefti_program *p) {
-    return (wefti_footprint){{{p->persistent_bytes, p->transient_bytes},
-                              {p->host_bytes[WEFTI_PERSISTENT], p->host_bytes[WEFTI_TRANSIENT]}}};
-}
+wefti_footprint wefti_program_footprint(const wefti_program *program);
 /* Of the programs of one device. */
 wefti_footprint wefti_programs_footprint(wefti_program *const *programs, int32_t count);
 

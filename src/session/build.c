@@ -76,9 +76,26 @@ static const wefti_program *largest_program(const weft_session *s, wefti_program
     return p;
 }
 
-/* Compares the largest device of this process with the limit. */
+/* What a device keeps on the disk needs a directory, and the session's leave. */
+static weft_status check_disk(const weft_session *s, const wefti_program *p) {
+    const int64_t bytes = wefti_footprint_bytes(wefti_program_footprint(p), WEFTI_SPACE_DISK),
+                  limit = s->options.disk_bytes;
+    char need[32], most[32];
+    WEFT_REQUIRE(!bytes || s->options.disk, WEFT_E_ARG,
+                 "the plan keeps %s of device %d on the disk, but the option disk "
+                 "(memory.disk.path) names no directory",
+                 wefti_bytes_text(bytes, need), (int)p->rank);
+    WEFT_REQUIRE(!limit || bytes <= limit, WEFT_E_NOMEM,
+                 "device %d needs %s on the disk, but the limit (memory.disk.size) is %s",
+                 (int)p->rank, wefti_bytes_text(bytes, need), wefti_bytes_text(limit, most));
+    return WEFT_OK;
+}
+
+/* Compares the devices of this process with the limits: of device memory, the largest one. */
 static weft_status check_limit(const weft_session *s, wefti_program *const *programs) {
     const wefti_program *p = largest_program(s, programs);
+    for (int32_t r = 0; r < s->devices; r++)
+        if (programs[r]) WEFT_TRY(check_disk(s, programs[r]));
     return wefti_program_within(p, arena_bytes(s, p), programs_bytes(s, p), s->options.memory_bytes,
                                 s->optimizer != NULL, s->devices);
 }
@@ -375,8 +392,9 @@ weft_status wefti_session_create_workers(const weft_session *s, wefti_workers **
     wefti_footprint *need;
     WEFT_NEW_ARRAY(need, wefti_footprint, s->devices);
     for (int32_t r = 0; r < s->devices; r++) need[r] = wefti_session_footprint(s, r, s->view_count);
-    weft_status status = s->world ? wefti_workers_join(s->world->comm, s->threads, need[s->me], out)
-                                  : wefti_workers_create(s->devices, s->threads, need, out);
+    weft_status status =
+        s->world ? wefti_workers_join(s->world->comm, s->threads, need[s->me], s->options.disk, out)
+                 : wefti_workers_create(s->devices, s->threads, need, s->options.disk, out);
     wefti_free(need);
     return status;
 }

@@ -82,7 +82,7 @@ typedef struct wefti_sim_rank {
     int32_t count;
     wefti_sim_copy *copies; /* [moves]: those of the program; 0: none of them is a copy */
     int32_t moves;
-    wefti_moment copied; /* when the stream of copies between spaces is free */
+    wefti_moment copied[WEFTI_SPACES]; /* when the copies of a tier end that are posted */
     double slow;
     wefti_moment now;
     int32_t turn; /* how many posts the rank has made at this instant */
@@ -156,5 +156,8 @@ int32_t wefti_sim_runs(const wefti_sim *sim, const wefti_sim_rank *rank, wefti_s
 void wefti_sim_repeat_begin(wefti_sim *sim);
 weft_status wefti_sim_repeat_at(wefti_sim *sim, const wefti_sim_rank *rank) WEFT_CHECKED;
 void wefti_sim_repeat_free(wefti_sim *sim);
+
+/* The rates of a tier below device memory (setup.c). */
+const wefti_tier_rates *wefti_sim_tier(const wefti_sim *sim, wefti_space tier);
 
 #endif

@@ -277,15 +277,19 @@ static void wait_until(wefti_sim_rank *r, const wefti_moment *end) {
     r->turn = 0;
 }
 
-static weft_status post_copy(wefti_sim *sim, wefti_sim_rank *r, wefti_sim_copy *c) {
+/* Copies of one tier run one after the other; those of two tiers at the same time. */
+static weft_status post_copy(wefti_sim *sim, wefti_sim_rank *r, const wefti_step *step,
+                             wefti_sim_copy *c) {
+    const wefti_space tier = wefti_step_tier(step);
+    wefti_moment *copied = &r->copied[tier];
     WEFT_REQUIRE(c->posted - c->waited < WEFTI_COMM_DEPTH, WEFT_E_MISMATCH,
                  "rank %d posts a copy more often than may be under way", r->rank);
-    if (r->copied.at < r->now.at) r->copied = r->now;
-    r->copied.at += c->duration;
-    r->copied.cause[WEFTI_CAUSE_COPY] += c->duration;
-    c->end[c->posted++ % WEFTI_COMM_DEPTH] = r->copied;
+    if (copied->at < r->now.at) *copied = r->now;
+    copied->at += c->duration;
+    copied->cause[WEFTI_CAUSE_COPY] += c->duration;
+    c->end[c->posted++ % WEFTI_COMM_DEPTH] = *copied;
     sim->events++;
-    if (sim->options->machine->device.host_bytes_per_second.spends_cores) wait_until(r, &r->copied);
+    if (wefti_sim_tier(sim, tier)->spends_cores) wait_until(r, copied);
     return WEFT_OK;
 }
 
@@ -349,7 +353,7 @@ static weft_status run_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step 
     *out = true;
     if (wefti_step_copy(r->program, step)) {
         wefti_sim_copy *c = &r->copies[step->move];
-        return step->kind == WEFTI_STEP_POST ? post_copy(sim, r, c) : wait_copy(r, c);
+        return step->kind == WEFTI_STEP_POST ? post_copy(sim, r, step, c) : wait_copy(r, c);
     }
     switch (step->kind) {
     case WEFTI_STEP_CALL:

@@ -70,7 +70,8 @@ static uint64_t digest_rank(const wefti_sim *sim, wefti_sim_rank *r, int64_t bas
     const wefti_moment *stream = r->stream[0];
     for (int32_t k = 0; k < sim->options->machine->level_count * WEFTI_SIM_LANES; k++)
         digest = add(digest, stream[k].at > least ? stream[k].at - now : INT64_MIN);
-    digest = add(digest, r->copied.at > least ? r->copied.at - now : INT64_MIN);
+    for (int s = 0; s < WEFTI_SPACES; s++)
+        digest = add(digest, r->copied[s].at > least ? r->copied[s].at - now : INT64_MIN);
     for (int32_t i = 0; i < r->moves; i++)
         for (uint32_t k = r->copies[i].waited; k != r->copies[i].posted; k++) {
             const int64_t end = r->copies[i].end[k % WEFTI_COMM_DEPTH].at;
@@ -132,7 +133,8 @@ static weft_status visit_all(wefti_sim *sim, visit_row *visit) {
         wefti_moment *stream = r->stream[0];
         for (int32_t k = 0; k < sim->options->machine->level_count * WEFTI_SIM_LANES; k++)
             if (stream[k].at > least) WEFT_TRY(visit(x, &stream[k].at, MOMENT));
-        if (r->copied.at > least) WEFT_TRY(visit(x, &r->copied.at, MOMENT));
+        for (int s = 0; s < WEFTI_SPACES; s++)
+            if (r->copied[s].at > least) WEFT_TRY(visit(x, &r->copied[s].at, MOMENT));
         for (int32_t m = 0; m < r->moves; m++) {
             wefti_sim_copy *c = &r->copies[m];
             for (uint32_t k = c->waited; k != c->posted; k++)

@@ -12,9 +12,11 @@
  * - Messages between stages do not wait for collectives, since libraries give each group a stream
  *   of its own. While both are under way, each has half of the link. Transfers that wait behind the
  *   collectives begin later. Collectives wait for messages that have begun.
- * - Copies between device memory and host memory run one after the other beside kernels and
- *   transfers, at the machine's host_bytes_per_second. A wait for one ends when the copy does. If
- *   copies spend the cores of the machine, a post takes the time of its copy. Copies have no spans.
+ * - Copies between device memory and a tier below it run one after the other, beside kernels,
+ *   transfers and the copies of another tier, at the machine's host_bytes_per_second and
+ *   disk_bytes_per_second. The ranks of a host share its disk equally. A disk without a rate has
+ *   1 GB/s. A wait for a copy ends when the copy does. If copies spend the cores of the machine, a
+ *   post takes the time of its copy. Copies have no spans.
  * - Where devices move the data themselves when they wait for it (levels moved_in_waits), a wait
  *   takes the transfer's time from when all members have posted. Nothing overlaps with it.
  * - If fewer devices of a host compute at the same time than there are (devices_at_once), or fewer

@@ -20,7 +20,7 @@ static wefti_profile *profile_of(const weft_session *s, int threads) {
     wefti_profile *profile;
     wefti_workers *workers;
     ASSERT_OK(wefti_profile_create(wefti_session_program(s, 0), &profile));
-    ASSERT_OK(wefti_workers_create(1, threads, &need, &workers));
+    ASSERT_OK(wefti_workers_create(1, threads, &need, NULL, &workers));
     ASSERT_OK(wefti_workers_run(workers, measure_device, profile));
     wefti_workers_destroy(workers);
     return profile;

@@ -172,8 +172,8 @@ static void run_and_compare(bench *t, const bool *written, double tolerance, con
     const wefti_routine *r = t->routine;
     int64_t frame, total = lay_out(t, &frame);
     wefti_rank_device *device;
-    assert_int_equal(wefti_rank_device_create(2, (wefti_footprint){{{total, 0}}}, NULL, &device),
-                     WEFT_OK);
+    assert_int_equal(
+        wefti_rank_device_create(2, (wefti_footprint){{{total, 0}}}, NULL, NULL, &device), WEFT_OK);
     wefti_mapping m;
     assert_int_equal(map_arena(device, total, &m), WEFT_OK);
     unsigned char *memory = m.data;

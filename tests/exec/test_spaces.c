@@ -47,16 +47,16 @@ static void copies_go_between_spaces(void **state) {
                        .step_count = {3},
                        .persistent_bytes = BYTES,
                        .transient_bytes = BYTES,
-                       .host_bytes = {0, 2 * BYTES}};
+                       .tier_bytes = {[WEFTI_SPACE_HOST] = {0, 2 * BYTES}}};
     wefti_rank_device *d;
-    ASSERT_OK(wefti_rank_device_create(1, wefti_program_footprint(&p), NULL, &d));
+    ASSERT_OK(wefti_rank_device_create(1, wefti_program_footprint(&p), NULL, NULL, &d));
     for (int i = 0; i < ROWS * PITCH; i++) given[i] = (unsigned char)(i % 251);
     put(d, out[1], given, sizeof given);
     wefti_exec_options options = {.check_finite = false};
     ASSERT_OK(wefti_rank_device_run(d, &p, WEFTI_SECTION_FIRST, &options));
     get(d, back[0], got, sizeof got);
     for (int r = 0; r < ROWS; r++) assert_memory_equal(got + r * ROW, given + r * PITCH, ROW);
-    p.host_bytes[WEFTI_PERSISTENT] = 1;
+    p.tier_bytes[WEFTI_SPACE_HOST][WEFTI_PERSISTENT] = 1;
     assert_int_equal(wefti_rank_device_run(d, &p, WEFTI_SECTION_FIRST, &options), WEFT_E_BUG);
     wefti_rank_device_destroy(d);
 }
@@ -82,14 +82,14 @@ static void a_failed_section_leaves_no_copy(void **state) {
                        .step_count = {3, 4},
                        .persistent_bytes = BYTES,
                        .transient_bytes = BYTES,
-                       .host_bytes = {0, BYTES},
+                       .tier_bytes = {[WEFTI_SPACE_HOST] = {0, BYTES}},
                        .loss_dtype = WEFT_F32,
                        .moves = moves,
                        .move_count = 2};
     const float infinite = INFINITY;
     unsigned char fetched[ROW], made[ROW], got[ROW];
     wefti_rank_device *d;
-    ASSERT_OK(wefti_rank_device_create(1, wefti_program_footprint(&p), NULL, &d));
+    ASSERT_OK(wefti_rank_device_create(1, wefti_program_footprint(&p), NULL, NULL, &d));
     memset(fetched, 7, ROW);
     memset(made, 8, ROW);
     put(d, fetch[0], fetched, ROW);
@@ -111,7 +111,7 @@ static void each_space_has_arenas_of_its_own(void **state) {
     unsigned char given[BYTES], got[BYTES];
     wefti_rank_device *d, *other;
     memset(given, 5, sizeof given);
-    ASSERT_OK(wefti_rank_device_create(1, first, NULL, &d));
+    ASSERT_OK(wefti_rank_device_create(1, first, NULL, NULL, &d));
     put(d, there(WEFTI_PERSISTENT, 0), given, BYTES);
     ASSERT_OK(wefti_rank_device_reserve(d, second));
     memset(given, 6, sizeof given);
@@ -121,7 +121,7 @@ static void each_space_has_arenas_of_its_own(void **state) {
     wefti_rank_device_observe(d, here(WEFTI_PERSISTENT, 0), 11);
     assert_int_equal(wefti_rank_device_observed_peak(d, WEFTI_SPACE_HOST), 2 * BYTES + 7);
     assert_int_equal(wefti_rank_device_observed_peak(d, WEFTI_SPACE_DEVICE), 11);
-    ASSERT_OK(wefti_rank_device_create(1, second, NULL, &other));
+    ASSERT_OK(wefti_rank_device_create(1, second, NULL, NULL, &other));
     ASSERT_OK(wefti_rank_device_take(other, d));
     for (int b = 0; b < 2; b++) {
         get(other, there(WEFTI_PERSISTENT, b * BYTES), got, BYTES);
@@ -175,7 +175,7 @@ static void a_step_works_on_device_memory_only(void **state) {
     assert_int_equal(wefti_location_space(args[1]), WEFTI_SPACE_DEVICE);
     assert_true(p.peak_bytes >= 100 && p.peak_bytes < 200);
     assert_int_equal(p.peak_bytes, p.transient_bytes);
-    assert_true(p.host_bytes[WEFTI_TRANSIENT] >= 200);
+    assert_true(p.tier_bytes[WEFTI_SPACE_HOST][WEFTI_TRANSIENT] >= 200);
     assert_int_equal(finish_draft(WEFTI_SPACE_HOST, &refused), WEFT_E_BUG);
     wefti_arena_destroy(refused.arena);
     wefti_arena_destroy(p.arena);

@@ -57,7 +57,7 @@ static void work_of_kernels_is_done_in_order(void **state) {
     wefti_location args[] = {{0}, {second}};
     int64_t frame = 2 * second;
     ASSERT_OK(wefti_rank_device_create(1, (wefti_footprint){{{frame + r->frame_bytes, 0}}}, NULL,
-                                       &device));
+                                       NULL, &device));
     wefti_device *d = wefti_rank_device_device(device);
     unsigned char *memory = wefti_rank_device_at(device, args[0]);
     float given[ELEMS], got[ELEMS];

@@ -17,7 +17,7 @@ static wefti_workers *workers_of(int32_t devices) {
     wefti_footprint need[MOST];
     wefti_workers *workers;
     for (int r = 0; r < MOST; r++) need[r] = (wefti_footprint){{{4096 * (r + 1), 0}}};
-    ASSERT_OK(wefti_workers_create(devices, 1, need, &workers));
+    ASSERT_OK(wefti_workers_create(devices, 1, need, NULL, &workers));
     assert_non_null(wefti_workers_device(workers, devices - 1));
     assert_null(wefti_workers_device(workers, devices));
     return workers;
@@ -191,10 +191,10 @@ static void a_failure_ends_all_waiting(void **state) {
 static void no_devices_are_refused(void **state) {
     (void)state;
     wefti_workers *workers = NULL;
-    assert_int_equal(wefti_workers_create(0, 1, (wefti_footprint[1]){{{{1, 0}}}}, &workers),
+    assert_int_equal(wefti_workers_create(0, 1, (wefti_footprint[1]){{{{1, 0}}}}, NULL, &workers),
                      WEFT_E_ARG);
     assert_int_equal(
-        wefti_workers_create(2, 0, (wefti_footprint[2]){{{{1, 0}}}, {{{1, 0}}}}, &workers),
+        wefti_workers_create(2, 0, (wefti_footprint[2]){{{{1, 0}}}, {{{1, 0}}}}, NULL, &workers),
         WEFT_E_ARG);
     assert_null(workers);
     wefti_workers_destroy(NULL);

@@ -104,7 +104,8 @@ static uint64_t add_tensor(uint64_t digest, const wefti_tensor *t) {
 uint64_t wefti_program_form(const wefti_program *p) {
     uint64_t digest = add(add(add(8, p->peak_bytes), p->persistent_bytes), p->saved_bytes);
     digest = add(add(digest, p->transient_bytes), p->mesh.first);
-    for (int t = 0; t < WEFTI_TERMS; t++) digest = add(digest, p->host_bytes[t]);
+    for (int s = 0; s < WEFTI_SPACES; s++)
+        for (int t = 0; t < WEFTI_TERMS; t++) digest = add(digest, p->tier_bytes[s][t]);
     digest = add(add(add(digest, p->scalars.bits), p->one.bits), p->loss.bits);
     digest = wefti_digest_real(wefti_digest_real(digest, p->forward_flops), p->backward_flops);
     for (int k = 0; k < 3; k++) digest = add(digest, p->fused[k]);

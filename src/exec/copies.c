@@ -1,0 +1,91 @@
+/* Copies between the spaces of a device: by the device, and by reads and writes of files. */
+#include "base/clock.h"
+#include "base/memory.h"
+#include "exec/rank_device.h"
+#include "program/print.h"
+
+/* The file's threads and the kernel touch the memory as soon as a read or write is posted, so the
+ * work before it must be done. */
+static weft_status post_file(wefti_rank_device *d, const wefti_program_move *move,
+                             const wefti_step *step, wefti_location from, wefti_location to) {
+    const bool reads = wefti_location_space(from) == WEFTI_SPACE_DISK;
+    const wefti_location file = reads ? from : to;
+    const wefti_arena_block *block = wefti_arena_block_of(
+        &d->arenas[WEFTI_SPACE_DISK][wefti_location_term(file)], wefti_location_offset(file));
+    const int64_t at = wefti_location_offset(file) - block->begin;
+    unsigned char *memory = wefti_rank_device_at(d, reads ? to : from);
+    WEFT_TRY(WEFT_GROW(d->files, d->file_count, d->file_cap));
+    wefti_file_move *f = &d->files[d->file_count];
+    *f = (wefti_file_move){.move = step->move,
+                           .file = block->file,
+                           .memory = {memory, move->bytes},
+                           .posted_ns = d->trace ? wefti_now_ns() : 0};
+    WEFT_TRY(wefti_stream_follow(d->copies, d->stream, d->copies_begin));
+    WEFT_TRY(wefti_stream_finish(d->copies));
+    if (wefti_stream_exposes(d->copies)) WEFT_TRY(wefti_stream_expose(d->copies, &f->memory, 1));
+    const weft_status status =
+        reads ? wefti_disk_stream_read(f->file, at, move->bytes, memory, &f->ticket)
+              : wefti_disk_stream_write(f->file, at, move->bytes, memory, &f->ticket);
+    if (status >= 0)
+        d->file_count++;
+    else if (wefti_stream_exposes(d->copies))
+        wefti_stream_conceal(d->copies, &f->memory, 1);
+    return status;
+}
+
+/* Ends the file move number i. */
+static weft_status end_file(wefti_rank_device *d, int64_t i) {
+    const wefti_file_move f = d->files[i];
+    d->file_count--;
+    memmove(d->files + i, d->files + i + 1, (size_t)(d->file_count - i) * sizeof *d->files);
+    const weft_status status = wefti_disk_stream_wait(f.file, f.ticket);
+    if (wefti_stream_exposes(d->copies)) wefti_stream_conceal(d->copies, &f.memory, 1);
+    return status;
+}
+
+static weft_status wait_file(wefti_rank_device *d, const wefti_step *step) {
+    int64_t i = 0;
+    while (d->files[i].move != step->move) i++;
+    const wefti_file_move f = d->files[i];
+    WEFT_TRY(end_file(d, i));
+    if (d->trace)
+        wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_COMMUNICATION, wefti_copy_text(step),
+                          step->name, f.posted_ns, wefti_now_ns(), 0, (double)f.memory.bytes);
+    return WEFT_OK;
+}
+
+weft_status wefti_end_copies(wefti_rank_device *d, weft_status failure) {
+    wefti_failure first;
+    wefti_failure_keep(failure, &first);
+    bool others = wefti_stream_finish(d->copies) < 0;
+    while (d->file_count)
+        if (end_file(d, 0) < 0) others = true;
+    return others ? wefti_failure_tell(&first) : failure;
+}
+
+/* Copies by the device have a stream of their own, in which they are done in the order of their
+ * posts. So a wait for all of them ends the oldest one of a move. */
+weft_status wefti_post_copy(wefti_rank_device *d, const wefti_program_move *move,
+                            const wefti_step *step) {
+    const wefti_location from = wefti_argument_location(d, step, 0),
+                         to = wefti_argument_location(d, step, 1);
+    if (wefti_step_tier(step) == WEFTI_SPACE_DISK) {
+        wefti_rank_device_observe(d, to, move->bytes);
+        return post_file(d, move, step, from, to);
+    }
+    const int64_t begin = d->trace ? wefti_now_ns() : 0;
+    WEFT_TRY(wefti_stream_follow(d->copies, d->stream, d->copies_begin));
+    wefti_rank_device_observe(d, to, move->bytes);
+    WEFT_TRY(wefti_stream_copy(d->copies, wefti_rank_device_at(d, to), wefti_location_space(to),
+                               wefti_rank_device_at(d, from), wefti_location_space(from),
+                               move->bytes));
+    if (d->trace)
+        wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_KERNELS, wefti_copy_text(step), "move",
+                          begin, wefti_now_ns(), 0, (double)move->bytes);
+    return WEFT_OK;
+}
+
+weft_status wefti_wait_copy(wefti_rank_device *d, const wefti_step *step) {
+    if (wefti_step_tier(step) == WEFTI_SPACE_DISK) return wait_file(d, step);
+    return wefti_stream_follow(d->stream, d->copies, d->copied);
+}
