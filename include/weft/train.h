@@ -23,6 +23,7 @@ typedef struct weft_train_start {
     int64_t program_bytes;        /* that a device's programs take themselves */
     double flops_per_step;        /* of all devices and microbatches */
     bool resized; /* the run goes on after first_step with another number of processes */
+    int64_t host_bytes, disk_bytes; /* that a device keeps in the tiers below its memory, at most */
 } weft_train_start;
 
 /* What a run does at a time. At every moment it does one of these, so their seconds add up to the
@@ -193,9 +194,10 @@ typedef struct weft_model_report {
     int64_t copy_bytes;    /* of another device's state, as its buddy (recovery.buddy) */
     double forward_flops, backward_flops; /* of one step, all microbatches */
     int devices;
-    int64_t *peaks;  /* predicted, of each device */
-    char *largest;   /* largest tensors at the peak, one line */
-    char *unmatched; /* as for weft_job_plan; NULL: nothing is split */
+    int64_t *peaks;                 /* predicted, of each device */
+    char *largest;                  /* largest tensors at the peak, one line */
+    char *unmatched;                /* as for weft_job_plan; NULL: nothing is split */
+    int64_t host_bytes, disk_bytes; /* that a device keeps in the tiers below its memory */
     void *owner;
 } weft_model_report;
 

@@ -39,8 +39,9 @@ static weft_status new_tensor(wefti_emitter *b, const char *name, wefti_tensor_r
 }
 
 weft_status wefti_build_persistent(wefti_emitter *b, const char *name, wefti_tensor_role role,
-                                   const weft_desc *whole, const wefti_layout *layout,
-                                   weft_init init, int32_t *out_buffer, int32_t *out_tensor) {
+                                   wefti_space space, const weft_desc *whole,
+                                   const wefti_layout *layout, weft_init init, int32_t *out_buffer,
+                                   int32_t *out_tensor) {
     const wefti_tensor *old = b->spec->shared ? wefti_program_tensor(b->spec->shared, name) : NULL;
     name = wefti_build_name(b, "", name);
     wefti_layout sharding = layout ? *layout : wefti_layout_replicated(whole->rank);
@@ -55,6 +56,7 @@ weft_status wefti_build_persistent(wefti_emitter *b, const char *name, wefti_ten
         b->buffers[*out_buffer].life.offset = wefti_location_offset(old->home);
     } else {
         WEFT_TRY(wefti_buffer_persistent(b, weft_desc_bytes(&here), name, out_buffer));
+        b->buffers[*out_buffer].space = space;
     }
     WEFT_TRY(new_tensor(b, name, role, whole, &sharding, init, *out_buffer, out_tensor));
     if (role == WEFTI_TENSOR_PARAM) b->buffers[*out_buffer].param = *out_tensor;
@@ -123,10 +125,10 @@ static weft_status bind_root_values(wefti_emitter *b) {
             continue;
         }
         bool param = info->kind == WEFTI_VALUE_PARAM;
-        WEFT_TRY(wefti_build_persistent(b, info->name,
-                                        param ? WEFTI_TENSOR_PARAM : WEFTI_TENSOR_STATE,
-                                        &info->desc, b->part ? &b->dec->sharding[v].storage : NULL,
-                                        info->init, &b->param_buffer[v], &tensor));
+        WEFT_TRY(wefti_build_persistent(
+            b, info->name, param ? WEFTI_TENSOR_PARAM : WEFTI_TENSOR_STATE, WEFTI_SPACE_DEVICE,
+            &info->desc, b->part ? &b->dec->sharding[v].storage : NULL, info->init,
+            &b->param_buffer[v], &tensor));
         if (param) b->param_index[v] = tensor;
         b->p->tensors[tensor].frozen = info->frozen;
     }
@@ -232,6 +234,7 @@ static weft_status compute_section(wefti_emitter *b, wefti_section s) {
     }
     b->now_micro = 0;
     b->loop.tasks_end = b->step_count[s];
+    WEFT_TRY(wefti_tier_finish(b, s));
     WEFT_TRY(wefti_flight_check(b, s));
     return wefti_loop_fold(b, s);
 }
@@ -345,6 +348,7 @@ static weft_status new_tables(wefti_emitter *b) {
         b->packed[k].buffer = b->packed[k].pieces = -1;
     WEFT_TRY(wefti_new_array(b->scratch, b->dec->bucket_count, sizeof *b->begun, &b->begun));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_index));
+    WEFT_TRY(wefti_slices_prepare(b));
     WEFT_TRY(wefti_new_array(b->scratch, values, sizeof(bool), &b->param_started));
     WEFT_TRY(wefti_new_array(b->scratch, values, sizeof(bool), &b->completed));
     WEFT_TRY(wefti_new_array(b->scratch, b->dec->bucket_count, sizeof *b->ready, &b->ready));
@@ -403,6 +407,7 @@ static weft_status emit(wefti_emitter *b) {
     p->backward_flops = backward / (p->all_microbatches ? spec->microbatches : 1);
     if (spec->keep_gradients) WEFT_TRY(readable_gradients(b));
     if (spec->optimizer && !b->dec->eager) WEFT_TRY(wefti_build_update_section(b));
+    WEFT_TRY(wefti_tier_finish(b, WEFTI_SECTION_UPDATE));
     WEFT_TRY(wefti_flight_check(b, WEFTI_SECTION_UPDATE));
     if (b->part && !spec->shared) WEFT_TRY(wefti_partition_check(b->part));
     WEFT_REQUIRE(!b->unnamed, WEFT_E_NOMEM, "no memory for the names of a program");

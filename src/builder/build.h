@@ -29,13 +29,6 @@ typedef struct wefti_buffer {
     const char *name;
 } wefti_buffer;
 
-/* An argument of a step before buffers have offsets: `delta` bytes into buffer `buffer`. -1:
- * unused. */
-typedef struct wefti_buffer_ref {
-    int32_t buffer;
-    int64_t delta;
-} wefti_buffer_ref;
-
 typedef struct wefti_draft_step {
     wefti_step step;
     wefti_buffer_ref *args;
@@ -157,27 +150,29 @@ typedef struct wefti_emitter {
     int32_t *held;     /* operands that the first copy has gathered: per input of the call, -1 */
     int32_t next_call; /* the call after the one being built, -1: none or unknown */
     bool next_backward;
-    wefti_edge_traffic *edges; /* per edge of the decisions */
-    int32_t *output_buffer;    /* per root value that is a named output: its buffer, -1 */
-    int32_t *param_buffer;     /* per root value: buffer of a parameter or state, -1 */
-    int32_t *param_piece;      /* per root value: buffer of the optimizer's piece of a parameter,
-                                  if the piece is not contiguous in the parameter's buffer; else -1 */
-    int32_t *param_gradient;   /* per root value: buffer in which a parameter's gradient
-                                  accumulates, -1 */
-    wefti_packed *packed;      /* per bucket */
-    int64_t *packed_at;        /* per root value: where its gradient begins in its bucket's buffer,
-                                  -1: not there */
-    int32_t *reduced;          /* per root value: buffer of its complete gradient, -1: none yet */
-    bool *begun;               /* per bucket: its reduction is emitted, or its first part */
-    bool reduces, completes;   /* the passes being built reduce gradients of some buckets; of all */
-    bool adds;                 /* what a bucket reduces is added to earlier microbatches' */
-    int32_t *terms;            /* per root value: terms of its gradient that are emitted */
-    bool *param_started;       /* some step has written to it */
-    int32_t *param_index;      /* per root value: index of its tensor, -1 */
-    bool unnamed;              /* memory for a name was missing; the build fails */
-    bool *completed; /* per root value: the gradient of a parameter is complete, with eager
-                        updates */
-    int32_t *ready;  /* per bucket: how many of its gradients are complete */
+    struct wefti_update_draft *update; /* per root value: the update of a parameter */
+    struct wefti_update_ahead *ahead;  /* the fetches ahead of updates */
+    wefti_edge_traffic *edges;         /* per edge of the decisions */
+    int32_t *output_buffer;            /* per root value that is a named output: its buffer, -1 */
+    int32_t *param_buffer;             /* per root value: buffer of a parameter or state, -1 */
+    int32_t *param_piece;    /* per root value: buffer of the optimizer's piece of a parameter,
+                                if the piece is not contiguous in the parameter's buffer; else -1 */
+    int32_t *param_gradient; /* per root value: buffer in which a parameter's gradient
+                                accumulates, -1 */
+    wefti_packed *packed;    /* per bucket */
+    int64_t *packed_at;      /* per root value: where its gradient begins in its bucket's buffer,
+                                -1: not there */
+    int32_t *reduced;        /* per root value: buffer of its complete gradient, -1: none yet */
+    bool *begun;             /* per bucket: its reduction is emitted, or its first part */
+    bool reduces, completes; /* the passes being built reduce gradients of some buckets; of all */
+    bool adds;               /* what a bucket reduces is added to earlier microbatches' */
+    int32_t *terms;          /* per root value: terms of its gradient that are emitted */
+    bool *param_started;     /* some step has written to it */
+    int32_t *param_index;    /* per root value: index of its tensor, -1 */
+    bool unnamed;            /* memory for a name was missing; the build fails */
+    bool *completed;         /* per root value: the gradient of a parameter is complete, with eager
+                                updates */
+    int32_t *ready;          /* per bucket: how many of its gradients are complete */
     int64_t routine_cap, tensor_cap, body_cap, move_cap;
     int32_t *transfer_move; /* per transfer of the partition: its move, -1 */
     int64_t transfer_moves, transfer_move_cap;
@@ -195,8 +190,8 @@ typedef struct wefti_emitter {
 const char *wefti_build_name(wefti_emitter *b, const char *prefix, const char *name);
 /* A persistent tensor: at the offset that the sharing program has given it, or new. */
 weft_status wefti_build_persistent(wefti_emitter *b, const char *name, wefti_tensor_role role,
-                                   const weft_desc *whole, const wefti_layout *layout,
-                                   weft_init init, int32_t *out_buffer,
+                                   wefti_space space, const weft_desc *whole,
+                                   const wefti_layout *layout, weft_init init, int32_t *out_buffer,
                                    int32_t *out_tensor) WEFT_CHECKED;
 weft_status wefti_build_keep_body(wefti_emitter *b, weft_body *body) WEFT_CHECKED;
 int32_t *wefti_build_value(wefti_emitter *b, int32_t micro, int32_t value);
@@ -317,6 +312,7 @@ weft_status wefti_build_intern(wefti_emitter *b, weft_body *body,
 /* The gradients of a bucket are complete. */
 weft_status wefti_bucket_reduced(wefti_emitter *b, wefti_section s, int32_t bucket) WEFT_CHECKED;
 weft_status wefti_build_update_section(wefti_emitter *b) WEFT_CHECKED;
+weft_status wefti_update_drafts(wefti_emitter *b) WEFT_CHECKED; /* makes update and ahead */
 /* The optimizer's rule and the routine for this device's piece of a parameter, or for the piece
  * `here` of another device. state_layouts [rule->states]. */
 weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_desc *here,
@@ -331,6 +327,32 @@ typedef struct wefti_update_operands {
 weft_status wefti_update_call(wefti_emitter *b, wefti_section s, int32_t value, const char *name,
                               int32_t tensor, int32_t routine, int states,
                               const wefti_update_operands *at) WEFT_CHECKED;
+
+bool wefti_same_shape(const weft_desc *a, const weft_desc *b);
+
+/* tiers.c */
+/* States in a tier below device memory are fetched, updated and stored in slices of whole rows, so
+ * an update needs no room for whole states. */
+typedef struct wefti_update_draft {
+    bool known;
+    int states;
+    int32_t state[4];                    /* buffers of the homes */
+    int32_t next;                        /* the slice to fetch next */
+    int32_t slices;                      /* 1: whole */
+    int64_t state_bytes[4], param_bytes; /* of every slice but the last */
+    int32_t routine, last;               /* of every slice but the last; of the last one */
+} wefti_update_draft;
+/* Makes the states and the routines of a parameter's update. */
+weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) WEFT_CHECKED;
+/* The buffers of a slice's states in device memory, which are there from now on. */
+weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
+                             int32_t state[4]) WEFT_CHECKED;
+/* Begins to store them, if they were fetched. */
+weft_status wefti_slice_store(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
+                              const int32_t state[4]) WEFT_CHECKED;
+/* Ends all stores. */
+weft_status wefti_tier_finish(wefti_emitter *b, wefti_section s) WEFT_CHECKED;
+weft_status wefti_slices_prepare(wefti_emitter *b) WEFT_CHECKED; /* makes `update` and `ahead` */
 
 /* reshard.c. */
 /* The update of one parameter: (parameter, states, gradient, scalars). */

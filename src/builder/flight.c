@@ -14,26 +14,31 @@ static weft_status move_step(wefti_emitter *b, wefti_section s, wefti_step_kind 
                              const wefti_flight *f) {
     wefti_draft_step *d;
     WEFT_TRY(wefti_build_begin(b, s, kind, WEFTI_OTHER, wefti_build_name(b, "", f->name), 2, &d));
-    if (f->source >= 0) wefti_build_arg(b, d, 0, f->source, 0);
-    if (f->destination >= 0) wefti_build_arg(b, d, 1, f->destination, 0);
+    if (f->source.buffer >= 0) wefti_build_arg(b, d, 0, f->source.buffer, f->source.delta);
+    if (f->destination.buffer >= 0)
+        wefti_build_arg(b, d, 1, f->destination.buffer, f->destination.delta);
     d->step.move = f->move;
     b->now++;
     return WEFT_OK;
 }
 
+static weft_status add_move(wefti_emitter *b, wefti_program_move move, int32_t *out) {
+    int64_t count = b->p->move_count;
+    WEFT_TRY(WEFT_GROW(b->p->moves, count, b->move_cap));
+    b->p->moves[count] = move;
+    *out = b->p->move_count++;
+    return WEFT_OK;
+}
+
 /* The number of a transfer among the program's moves. */
 static weft_status find_move(wefti_emitter *b, int32_t transfer, int32_t *out) {
-    wefti_program *p = b->p;
-    int64_t count = p->move_count;
     while (b->transfer_moves <= transfer) {
         WEFT_TRY(WEFT_GROW(b->transfer_move, b->transfer_moves, b->transfer_move_cap));
         b->transfer_move[b->transfer_moves++] = -1;
     }
-    if (b->transfer_move[transfer] < 0) {
-        WEFT_TRY(WEFT_GROW(p->moves, count, b->move_cap));
-        b->transfer_move[transfer] = p->move_count++;
-        p->moves[count] = (wefti_program_move){.way = WEFTI_WAY_RANKS, .transfer = transfer};
-    }
+    if (b->transfer_move[transfer] < 0)
+        WEFT_TRY(add_move(b, (wefti_program_move){.way = WEFTI_WAY_RANKS, .transfer = transfer},
+                          &b->transfer_move[transfer]));
     *out = b->transfer_move[transfer];
     return WEFT_OK;
 }
@@ -41,6 +46,13 @@ static weft_status find_move(wefti_emitter *b, int32_t transfer, int32_t *out) {
 weft_status wefti_flight_post(wefti_emitter *b, wefti_section s, wefti_flight f, int32_t transfer) {
     if (!f.name) f.name = wefti_partition_transfer(b->part, transfer)->name;
     WEFT_TRY(find_move(b, transfer, &f.move));
+    WEFT_TRY(move_step(b, s, WEFTI_STEP_POST, &f));
+    return add(b, &f);
+}
+
+weft_status wefti_flight_copy(wefti_emitter *b, wefti_section s, wefti_flight f, int64_t bytes) {
+    const wefti_program_move move = {.way = WEFTI_WAY_SPACES, .transfer = -1, .bytes = bytes};
+    WEFT_TRY(add_move(b, move, &f.move));
     WEFT_TRY(move_step(b, s, WEFTI_STEP_POST, &f));
     return add(b, &f);
 }
@@ -55,7 +67,7 @@ weft_status wefti_flight_leave(wefti_emitter *b, wefti_section s, wefti_flight f
     }
     WEFT_TRY(wefti_new_array(b->scratch, 1, sizeof *kept, &kept));
     *kept = *d;
-    f.move = f.source = f.destination = -1;
+    f.move = f.source.buffer = f.destination.buffer = -1;
     f.name = kept->step.name;
     f.call = kept;
     return add(b, &f);
@@ -92,8 +104,10 @@ weft_status wefti_flight_wait(wefti_emitter *b, wefti_section s, int32_t i) {
 
 weft_status wefti_flight_now(wefti_emitter *b, wefti_section s, int32_t transfer, int32_t source,
                              int32_t destination) {
-    const wefti_flight f = {
-        .use = WEFTI_FLIGHT_NOW, .owner = -1, .source = source, .destination = destination};
+    const wefti_flight f = {.use = WEFTI_FLIGHT_NOW,
+                            .owner = -1,
+                            .source = {source, 0},
+                            .destination = {destination, 0}};
     WEFT_TRY(wefti_flight_post(b, s, f, transfer));
     return wefti_flight_wait(b, s, (int32_t)b->flight_count - 1);
 }

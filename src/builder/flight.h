@@ -11,18 +11,28 @@ struct wefti_emitter;
 struct wefti_draft_step;
 struct wefti_gather_pack;
 
+/* An argument of a step before buffers have offsets: `delta` bytes into buffer `buffer`. -1:
+ * unused. */
+typedef struct wefti_buffer_ref {
+    int32_t buffer;
+    int64_t delta;
+} wefti_buffer_ref;
+
 /* What a move is for, which says when it must be waited for. */
 typedef enum wefti_flight_use {
-    WEFTI_FLIGHT_GATHER,     /* a parameter, for a later call: before that call. owner: the value */
-    WEFTI_FLIGHT_PACK,       /* likewise, of several in one message. owner: -1 */
-    WEFTI_FLIGHT_SEND,       /* a value to another stage: before as many later ones as its edge has
-                                channels for. owner: wefti_flight_edge */
-    WEFTI_FLIGHT_BUDDY,      /* a message between buddies: before a number of later ones. owner: the
-                                message */
-    WEFTI_FLIGHT_NOW,        /* at once. owner: -1 */
-    WEFTI_FLIGHT_GRADIENTS,  /* a bucket: before its update, or when more must be in flight. owner:
-                                the bucket */
-    WEFTI_FLIGHT_PARAMETERS, /* updated ones: before the next pass. owner: -1 */
+    WEFTI_FLIGHT_GATHER,    /* a parameter, for a later call: before that call. owner: the value */
+    WEFTI_FLIGHT_PACK,      /* likewise, of several in one message. owner: -1 */
+    WEFTI_FLIGHT_SEND,      /* a value to another stage: before as many later ones as its edge has
+                               channels for. owner: wefti_flight_edge */
+    WEFTI_FLIGHT_BUDDY,     /* a message between buddies: before a number of later ones. owner: the
+                               message */
+    WEFTI_FLIGHT_FETCH,     /* from a tier below device memory: before the update. owner: the
+                               number of the slice */
+    WEFTI_FLIGHT_STORE,     /* back to it: before another one, or at the section's end. owner: -1 */
+    WEFTI_FLIGHT_NOW,       /* at once. owner: -1 */
+    WEFTI_FLIGHT_GRADIENTS, /* a bucket: before its update, or when more must be in flight. owner:
+                               the bucket */
+    WEFTI_FLIGHT_PARAMETERS,       /* updated ones: before the next pass. owner: -1 */
     WEFTI_FLIGHT_PACKED_PARAMETERS /* likewise, of several in one message. owner: -1 */
 } wefti_flight_use;
 
@@ -31,7 +41,7 @@ typedef struct wefti_flight {
     int32_t owner;
     int32_t move;     /* index in the program's moves; -1: the last transfers of a call */
     const char *name; /* of the steps; NULL: the transfer's */
-    int32_t source, destination; /* buffers of a move; -1: none */
+    wefti_buffer_ref source, destination; /* of a move */
     /* Of a call: its first part, and how many transfers it has in flight, on all ranks. The second
      * part waits for them. */
     const struct wefti_draft_step *call;
@@ -52,6 +62,10 @@ static inline bool wefti_flight_is_call(const wefti_flight *f) {
  * `name` and the buffers of `f`. */
 weft_status wefti_flight_post(struct wefti_emitter *b, wefti_section s, wefti_flight f,
                               int32_t transfer) WEFT_CHECKED;
+/* Begins a copy of `bytes` between spaces: adds a POST of a new move, and advances the time. Uses
+ * `use`, `owner`, `name` and the buffers of `f`. */
+weft_status wefti_flight_copy(struct wefti_emitter *b, wefti_section s, wefti_flight f,
+                              int64_t bytes) WEFT_CHECKED;
 /* Makes the section's last step the first part of a call, up to instruction `to`. The part leaves
  * `leaves` transfers in flight. A rank without a transfer passes 0 and still adds the part, so that
  * all ranks have the same order. Uses `use`, `owner` and `width` of `f`. */

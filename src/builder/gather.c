@@ -246,8 +246,8 @@ static weft_status post(wefti_emitter *b, wefti_section s, int32_t v, int place)
     wefti_flight f = {.use = WEFTI_FLIGHT_GATHER,
                       .owner = v,
                       .name = b->root->values[v].name,
-                      .source = b->param_buffer[v]};
-    WEFT_TRY(new_buffer(b, v, &f.destination));
+                      .source = {b->param_buffer[v], 0}};
+    WEFT_TRY(new_buffer(b, v, &f.destination.buffer));
     return wefti_flight_post(b, s, f, transfer);
 }
 
@@ -301,16 +301,16 @@ static weft_status post_packed(wefti_emitter *b, wefti_section s, int32_t k, boo
     WEFT_TRY(pack_routine(b, p, PACK_DIVIDE, &p->divide));
     const char *name = b->root->values[values[count - 1]].name;
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&p->joined),
-                              wefti_build_name(b, "small pieces up to ", name), &f.source));
+                              wefti_build_name(b, "small pieces up to ", name), &f.source.buffer));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
                                wefti_build_name(b, "small pieces up to ", name),
                                b->p->routines[join]->args, &d));
     for (int i = 0; i < count; i++) wefti_build_arg(b, d, i, b->param_buffer[values[i]], 0);
-    wefti_build_arg(b, d, count, f.source, 0);
+    wefti_build_arg(b, d, count, f.source.buffer, 0);
     WEFT_TRY(wefti_build_end(b, d, join));
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&p->gathered),
                               wefti_build_name(b, "small parameters up to ", name),
-                              &f.destination));
+                              &f.destination.buffer));
     f.pack = p;
     return wefti_flight_post(b, s, f, p->transfer);
 }
@@ -328,7 +328,7 @@ static weft_status take_packed(wefti_emitter *b, wefti_section s, int32_t k, boo
     *out = here && b->copies <= 1 ? p : NULL;
     if (!*out) return WEFT_OK;
     const int32_t at = wefti_flight_find(b, WEFTI_FLIGHT_PACK, -1);
-    const int32_t gathered = b->flights[at].destination;
+    const int32_t gathered = b->flights[at].destination.buffer;
     WEFT_TRY(wefti_flight_wait(b, s, at));
     for (int i = 0; i < p->count; i++) WEFT_TRY(new_buffer(b, p->values[i], &buffers[i]));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
@@ -427,7 +427,7 @@ weft_status wefti_gather_operands(wefti_emitter *b, wefti_section s, int32_t k, 
         }
         const int32_t ahead = wefti_flight_find(b, WEFTI_FLIGHT_GATHER, v);
         if (ahead >= 0) {
-            (*out)[i] = b->flights[ahead].destination;
+            (*out)[i] = b->flights[ahead].destination.buffer;
             WEFT_TRY(wefti_flight_wait(b, s, ahead));
             continue;
         }

@@ -30,8 +30,8 @@ static weft_status send(wefti_emitter *b, int64_t edge, int back, int32_t buffer
     int32_t channels = b->dec->edges[edge].channels;
     const wefti_flight f = {.use = WEFTI_FLIGHT_SEND,
                             .owner = wefti_flight_edge(edge, back),
-                            .source = buffer,
-                            .destination = -1};
+                            .source = {buffer, 0},
+                            .destination = {-1, 0}};
     WEFT_TRY(wait_sends(b, edge, back, channels * WEFTI_EDGE_UNDER_WAY - 1));
     return wefti_flight_post(b, WEFTI_SECTION_FIRST, f,
                              t->transfer[back][t->sent[back]++ % channels]);

@@ -219,6 +219,10 @@ static weft_status gather_params(wefti_emitter *b, wefti_section s, const int32_
     return gather_some(b, s, small, smalls, smalls > 1);
 }
 
+bool wefti_same_shape(const weft_desc *a, const weft_desc *b) {
+    return a->rank == b->rank && !memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape);
+}
+
 /* The body of the update of another device's piece, which has other sizes than this device's. */
 static weft_status update_body_of(wefti_emitter *b, const weft_desc *whole, const weft_desc *here,
                                   const wefti_update_rule *rule, const weft_body **out) {
@@ -226,10 +230,7 @@ static weft_status update_body_of(wefti_emitter *b, const weft_desc *whole, cons
     weft_body *fresh;
     for (int i = 0; i < rule->states; i++) {
         const weft_desc *state = &rule->state_descs[i];
-        const bool alike =
-            state->rank == whole->rank &&
-            !memcmp(state->shape, whole->shape, (size_t)whole->rank * sizeof *whole->shape);
-        if (!alike) continue;
+        if (!wefti_same_shape(state, whole)) continue;
         other.state_descs[i] = *here;
         other.state_descs[i].dtype = state->dtype;
     }
@@ -285,29 +286,28 @@ weft_status wefti_update_call(wefti_emitter *b, wefti_section s, int32_t value, 
     return wefti_build_end(b, d, routine);
 }
 
+/* The update of a slice. */
+static weft_status update_slice(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
+                                int32_t gradient) {
+    const wefti_update_draft *u = &b->update[value];
+    const int32_t tensor = b->param_index[value];
+    const int64_t begin = slice * u->param_bytes;
+    const bool last = slice + 1 == u->slices;
+    wefti_update_operands at = {.gradient = {gradient, begin}};
+    WEFT_TRY(wefti_slice_take(b, s, value, slice, at.state));
+    at.param.buffer = piece_buffer(b, value, &at.param.delta);
+    at.param.delta += begin;
+    WEFT_TRY(wefti_update_call(b, s, value, b->p->tensors[tensor].name, tensor,
+                               last ? u->last : u->routine, u->states, &at));
+    return wefti_slice_store(b, s, value, slice, at.state);
+}
+
 static weft_status update_param(wefti_emitter *b, wefti_section s, int32_t value,
                                 int32_t gradient) {
-    int32_t tensor = b->param_index[value], routine;
-    const char *name = b->p->tensors[tensor].name;
-    wefti_update_rule rule;
-    wefti_layout layouts[4];
-    wefti_update_operands at = {.gradient = {gradient, 0}};
-    WEFT_TRY(wefti_update_routine(b, value, NULL, &rule, layouts, &routine));
-    for (int i = 0; i < rule.states; i++) {
-        int32_t index;
-        char *full = wefti_format("%s.%s", name, rule.state_names[i]);
-        WEFT_REQUIRE(full, WEFT_E_NOMEM, "no memory for a name");
-        weft_status status = wefti_build_persistent(
-            b, full, WEFTI_TENSOR_OPTIMIZER, &rule.state_descs[i], b->part ? &layouts[i] : NULL,
-            (weft_init){WEFT_INIT_ZEROS, 0}, &at.state[i], &index);
-        wefti_free(full);
-        WEFT_TRY(status);
-        b->p->tensors[index].param = tensor;
-        b->p->tensors[index].state = i;
-    }
+    WEFT_TRY(wefti_slices_begin(b, value));
     WEFT_TRY(cut_piece(b, s, value));
-    at.param.buffer = piece_buffer(b, value, &at.param.delta);
-    WEFT_TRY(wefti_update_call(b, s, value, name, tensor, routine, rule.states, &at));
+    for (int32_t slice = 0; slice < b->update[value].slices; slice++)
+        WEFT_TRY(update_slice(b, s, value, slice, gradient));
     return b->spec->optimizer->recovery ? paste_piece(b, s, value) : WEFT_OK;
 }
 
@@ -346,14 +346,15 @@ static weft_status gather_all(wefti_emitter *b, wefti_section s, const wefti_buc
     return WEFT_OK;
 }
 
-static weft_status update_pieces(wefti_emitter *b, wefti_section s, const wefti_bucket *x) {
+static weft_status update_pieces(wefti_emitter *b, wefti_section s, int32_t k) {
+    const wefti_bucket *x = &b->dec->bucket[k];
     for (int32_t i = 0; i < x->count; i++)
         WEFT_TRY(update_param(b, s, x->values[i], b->reduced[x->values[i]]));
     return WEFT_OK;
 }
 
 static weft_status update_bucket(wefti_emitter *b, wefti_section s, int32_t k) {
-    WEFT_TRY(update_pieces(b, s, &b->dec->bucket[k]));
+    WEFT_TRY(update_pieces(b, s, k));
     return gather_all(b, s, &b->dec->bucket[k]);
 }
 
@@ -362,8 +363,8 @@ static weft_status update_bucket(wefti_emitter *b, wefti_section s, int32_t k) {
 static weft_status update_all(wefti_emitter *b) {
     const wefti_section s = WEFTI_SECTION_UPDATE;
     WEFT_TRY(wefti_build_keep_states(b));
-    for (int32_t k = 0; k < b->dec->bucket_count; k++)
-        WEFT_TRY(update_pieces(b, s, &b->dec->bucket[k]));
+    for (int32_t k = 0; k < b->dec->bucket_count; k++) WEFT_TRY(update_pieces(b, s, k));
+    WEFT_TRY(wefti_tier_finish(b, s));
     WEFT_TRY(wefti_buddy_update(b));
     b->p->gather_from = (int32_t)b->step_count[s];
     for (int32_t k = 0; k < b->dec->bucket_count; k++)

@@ -316,7 +316,12 @@ void cli_simulation_json(const struct weft_prediction *prediction);
 void cli_simulation_text(const struct weft_prediction *prediction);
 
 /* "12.3 GiB", "1.2 GFLOP/s": a number with three digits and a prefix, into the caller's buffer. */
-const char *cli_bytes(double bytes, char out[32]);                     /* binary prefixes */
+const char *cli_bytes(double bytes, char out[32]); /* binary prefixes */
+/* What a device keeps in tiers below its memory: ", in host memory 2.0 GiB, on the disk 8.0 GiB";
+ * "" if nothing. The members host_bytes and disk_bytes, those that are not 0. */
+enum { CLI_TIERS = 112 };
+const char *cli_tiers(int64_t host_bytes, int64_t disk_bytes, char out[CLI_TIERS]);
+void cli_tiers_json(cli_json *json, int64_t host_bytes, int64_t disk_bytes);
 const char *cli_amount(double amount, const char *unit, char out[32]); /* decimal prefixes */
 
 #endif

@@ -48,6 +48,7 @@ static void print_json(const weft_model_report *r) {
     cli_json_integer(&json, "transient_bytes", r->transient_bytes);
     cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
     cli_json_integer(&json, "program_bytes", r->program_bytes);
+    cli_tiers_json(&json, r->host_bytes, r->disk_bytes);
     cli_json_integer(&json, "devices", r->devices);
     cli_json_array(&json, "peak_bytes");
     for (int i = 0; i < r->devices; i++) cli_json_integer(&json, NULL, r->peaks[i]);
@@ -98,7 +99,7 @@ static void print_cells(const weft_model_report *r) {
 }
 
 static void print_text(const weft_model_report *r) {
-    char a[32], b[32], c[32];
+    char a[32], b[32], c[32], tiers[CLI_TIERS];
     bool split = r->devices > 1;
     print_cells(r);
     cli_say(stdout, "\n%s parameters", cli_amount((double)r->parameters, "", a));
@@ -115,7 +116,8 @@ static void print_text(const weft_model_report *r) {
                 cli_bytes((double)r->copy_bytes, a));
     cli_say_bold(stdout, "predicted peak memory %s%s",
                  cli_bytes((double)r->predicted_peak_bytes, a), split ? " on one device" : "");
-    cli_say(stdout, ", programs %s\n", cli_bytes((double)r->program_bytes, b));
+    cli_say(stdout, ", programs %s%s\n", cli_bytes((double)r->program_bytes, b),
+            cli_tiers(r->host_bytes, r->disk_bytes, tiers));
     if (split) print_peaks(r);
     if (r->largest && *r->largest) cli_say(stdout, "largest: %s\n", r->largest);
 }

@@ -154,6 +154,23 @@ const char *cli_bytes(double bytes, char out[32]) {
     return scaled(bytes, 1024.0, prefixes, "B", out);
 }
 
+const char *cli_tiers(int64_t host_bytes, int64_t disk_bytes, char out[CLI_TIERS]) {
+    char bytes[32];
+    int at = 0;
+    *out = 0;
+    if (host_bytes)
+        at = snprintf(out, CLI_TIERS, ", in host memory %s", cli_bytes((double)host_bytes, bytes));
+    if (disk_bytes)
+        (void)snprintf(out + at, CLI_TIERS - (size_t)at, ", on the disk %s",
+                       cli_bytes((double)disk_bytes, bytes));
+    return out;
+}
+
+void cli_tiers_json(cli_json *json, int64_t host_bytes, int64_t disk_bytes) {
+    if (host_bytes) cli_json_integer(json, "host_bytes", host_bytes);
+    if (disk_bytes) cli_json_integer(json, "disk_bytes", disk_bytes);
+}
+
 const char *cli_amount(double amount, const char *unit, char out[32]) {
     static const char *const prefixes[] = {"", "k", "M", "G", "T", "P", NULL};
     return scaled(amount, 1000.0, prefixes, unit, out);

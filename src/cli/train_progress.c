@@ -42,7 +42,7 @@ static void end_line(train_progress *p) {
 
 static void start(void *context, const weft_train_start *s) {
     train_progress *p = context;
-    char parameters[32], flops[32], peak[32], programs[32];
+    char parameters[32], flops[32], peak[32], programs[32], tiers[CLI_TIERS];
     const int64_t before = p->start.first_step;
     const bool goes_on = s->resized && p->start.family; /* in a world of another size */
     p->start = *s;
@@ -57,9 +57,10 @@ static void start(void *context, const weft_train_start *s) {
             (long long)s->samples, (long long)s->validation_samples, (long long)s->batch);
     if (s->context) cli_say(stdout, " of %lld tokens", (long long)s->context);
     cli_say(stdout, "; %s a step\n", cli_amount(s->flops_per_step, "FLOP", flops));
-    cli_say(stdout, "predicted peak memory %s%s, programs %s\n",
+    cli_say(stdout, "predicted peak memory %s%s, programs %s%s\n",
             cli_bytes((double)s->predicted_peak_bytes, peak), s->devices > 1 ? " on a device" : "",
-            cli_bytes((double)s->program_bytes, programs));
+            cli_bytes((double)s->program_bytes, programs),
+            cli_tiers(s->host_bytes, s->disk_bytes, tiers));
     if (s->first_step > 0 && !s->resized)
         cli_say(stdout, "continued from the checkpoint of step %lld\n", (long long)s->first_step);
     fflush(stdout);
@@ -236,6 +237,7 @@ static void end_json(const train_progress *p, const weft_train_result *r, weft_s
     speed_json(p, &json, r->tokens_per_second);
     cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
     cli_json_integer(&json, "observed_peak_bytes", r->observed_peak_bytes);
+    cli_tiers_json(&json, p->start.host_bytes, p->start.disk_bytes);
     cli_json_text(&json, "checkpoint", *r->checkpoint ? r->checkpoint : NULL);
     cli_json_end(&json);
 }

@@ -106,6 +106,7 @@ struct weft_plan {
     struct {
         wefti_offload_rule *rules;
         int64_t count, cap;
+        int64_t slice; /* most bytes that an update fetches at once; 0: 32 MiB; not printed */
     } offload;
     bool gradients_sum;     /* sum over the losses of devices and microbatches; false: mean */
     wefti_fusion fusion[3]; /* all_reduce, all_gather, reduce_scatter */

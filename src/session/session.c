@@ -488,6 +488,9 @@ weft_session_memory weft_session_memory_of(const weft_session *s) {
         keep_most(&m.optimizer_bytes, f->optimizer_bytes);
         keep_most(&m.transient_bytes, f->arenas.of[WEFTI_SPACE_DEVICE][WEFTI_TRANSIENT]);
         keep_most(&m.saved_bytes, f->saved_bytes);
+        const wefti_footprint all = wefti_session_footprint(s, r, s->view_count);
+        keep_most(&m.host_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_HOST));
+        keep_most(&m.disk_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_DISK));
         m.forward_flops += f->forward_flops;
         m.backward_flops += f->backward_flops;
     }

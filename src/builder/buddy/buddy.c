@@ -136,17 +136,19 @@ static weft_status pack(wefti_emitter *b, const wefti_buddy_items *list, int32_t
 static weft_status post(wefti_emitter *b, const wefti_buddy_items *list, int32_t message,
                         bool sends, bool takes) {
     wefti_buddy *x = b->buddy;
-    wefti_flight f = {.use = WEFTI_FLIGHT_BUDDY, .owner = message, .source = -1, .destination = -1};
+    wefti_flight f = {
+        .use = WEFTI_FLIGHT_BUDDY, .owner = message, .source = {-1, 0}, .destination = {-1, 0}};
     int32_t transfer;
     if (message >= list->messages) return WEFT_OK;
     WEFT_TRY(add_transfer(b, list, message, sends ? b->p->rank : x->ward, &transfer));
-    if (sends) WEFT_TRY(pack(b, list, message, &f.source));
+    if (sends) WEFT_TRY(pack(b, list, message, &f.source.buffer));
     if (takes) {
         const weft_desc *whole = &b->root->values[list->items[list->first[message]].value].desc;
         const int64_t bytes = elems_of(b, list, message, list->count, x->ward) *
                               (int64_t)weft_dtype_bytes(whole->dtype);
-        if (bytes) WEFT_TRY(wefti_buffer_add(b, bytes, "gradients of the ward", &f.destination));
-        x->received[message] = f.destination;
+        if (bytes)
+            WEFT_TRY(wefti_buffer_add(b, bytes, "gradients of the ward", &f.destination.buffer));
+        x->received[message] = f.destination.buffer;
     }
     return wefti_flight_post(b, WEFTI_SECTION_NORM, f, transfer);
 }

@@ -40,6 +40,8 @@ void wefti_training_announce(const wefti_training *t) {
         .bf16 = bf16_text(t),
         .predicted_peak_bytes = m.predicted_peak_bytes,
         .program_bytes = m.program_bytes,
+        .host_bytes = m.host_bytes,
+        .disk_bytes = m.disk_bytes,
         .resized = t->former != NULL,
         .flops_per_step =
             (m.forward_flops + m.backward_flops) * (double)t->built->batch.microbatches,

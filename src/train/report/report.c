@@ -185,8 +185,10 @@ static void add_memory(weft_model_report *r, const wefti_rank_class *c, int32_t 
     for (int32_t i = 0; i < p->copy_count; i++)
         if (p->copies[i].tensor < 0) copies += weft_desc_bytes(&p->copies[i].desc);
     keep_most(&r->copy_bytes, copies);
-    *out_peak =
-        wefti_footprint_bytes(wefti_programs_footprint(c->programs, graphs), WEFTI_SPACE_DEVICE);
+    const wefti_footprint all = wefti_programs_footprint(c->programs, graphs);
+    *out_peak = wefti_footprint_bytes(all, WEFTI_SPACE_DEVICE);
+    keep_most(&r->host_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_HOST));
+    keep_most(&r->disk_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_DISK));
     int64_t programs = 0;
     for (int32_t g = 0; g < graphs; g++) programs += c->programs[g]->program_bytes;
     keep_most(&r->predicted_peak_bytes, *out_peak);

@@ -1,0 +1,252 @@
+/* Optimizer states in a tier below device memory. An update works on device memory: its states are
+ * fetched before, and stored behind it, in slices. */
+#include <string.h>
+
+#include "builder/build.h"
+
+/* ---- copies ---- */
+
+static const char *name_of(const wefti_emitter *b, wefti_buffer_ref home) {
+    return b->buffers[home.buffer].name;
+}
+
+static weft_status fetch(wefti_emitter *b, wefti_section s, int32_t owner, wefti_buffer_ref home,
+                         int64_t bytes, int32_t *out) {
+    const char *name = name_of(b, home);
+    wefti_flight f = {.use = WEFTI_FLIGHT_FETCH, .owner = owner, .name = name, .source = home};
+    WEFT_TRY(
+        wefti_buffer_add(b, bytes, wefti_build_name(b, "fetched ", name), &f.destination.buffer));
+    *out = f.destination.buffer;
+    return bytes ? wefti_flight_copy(b, s, f, bytes) : WEFT_OK;
+}
+
+static weft_status arrive(wefti_emitter *b, wefti_section s, int32_t owner) {
+    for (int32_t i; (i = wefti_flight_find(b, WEFTI_FLIGHT_FETCH, owner)) >= 0;)
+        WEFT_TRY(wefti_flight_wait(b, s, i));
+    return WEFT_OK;
+}
+
+static weft_status store(wefti_emitter *b, wefti_section s, int32_t from, wefti_buffer_ref home,
+                         int64_t bytes) {
+    const wefti_flight f = {.use = WEFTI_FLIGHT_STORE,
+                            .owner = -1,
+                            .name = name_of(b, home),
+                            .source = {from, 0},
+                            .destination = home};
+    return bytes ? wefti_flight_copy(b, s, f, bytes) : WEFT_OK;
+}
+
+weft_status wefti_tier_finish(wefti_emitter *b, wefti_section s) {
+    for (int32_t i; (i = wefti_flight_find(b, WEFTI_FLIGHT_STORE, -1)) >= 0;)
+        WEFT_TRY(wefti_flight_wait(b, s, i));
+    return WEFT_OK;
+}
+
+/* ---- the slices of an update ---- */
+
+/* Most bytes of the states of a slice, unless the plan says it. */
+enum { UPDATE_SLICE = 32 << 20 };
+
+static wefti_space space_of_states(const wefti_emitter *b, int32_t value) {
+    static const wefti_space spaces[WEFT_TIERS] = {[WEFT_TIER_DEVICE] = WEFTI_SPACE_DEVICE,
+                                                   [WEFT_TIER_HOST] = WEFTI_SPACE_HOST,
+                                                   [WEFT_TIER_DISK] = WEFTI_SPACE_DISK};
+    return spaces[wefti_plan_tier(b->spec->plan, WEFT_OFFLOAD_OPTIMIZER,
+                                  b->root->values[value].name)];
+}
+
+/* The bytes of a row of all states of a piece; 0: the update is not divided. Ops that need facts
+ * about the whole tensor are not (those with a lowering). */
+static int64_t row_bytes(const wefti_update_rule *rule, const weft_desc *whole,
+                         const weft_desc *here) {
+    int64_t bytes = 0, elems = 1;
+    if (rule->op->lower || here->rank == 0) return 0;
+    for (int d = 1; d < here->rank; d++) elems *= here->shape[d];
+    for (int i = 0; i < rule->states; i++) {
+        if (!wefti_same_shape(&rule->state_descs[i], whole)) return 0;
+        bytes += elems * (int64_t)weft_dtype_bytes(rule->state_descs[i].dtype);
+    }
+    return bytes;
+}
+
+static int64_t most_bytes(const wefti_emitter *b) {
+    const int64_t given = b->spec->plan ? b->spec->plan->offload.slice : 0;
+    return given ? given : UPDATE_SLICE;
+}
+
+static bool communicates(const wefti_routine *r) {
+    for (int32_t k = 0; k < r->code_count; k++)
+        if (r->code[k].transfer >= 0) return true;
+    return false;
+}
+
+/* Divides the update of this device's piece. */
+static weft_status divide_update(wefti_emitter *b, int32_t value, wefti_update_rule *rule,
+                                 wefti_update_draft *u) {
+    wefti_layout unused[4];
+    const weft_desc *whole = &b->root->values[value].desc;
+    weft_desc here = wefti_sharding_desc(b->dec, whole, &b->dec->sharding[value].state);
+    const int64_t rows = here.rank ? here.shape[0] : 0, row = row_bytes(rule, whole, &here);
+    const int64_t most = row ? most_bytes(b) / row : 0, each = most > 0 ? most : 1;
+    if (!row || rows <= each || communicates(b->p->routines[u->routine])) return WEFT_OK;
+    u->slices = (int32_t)((rows + each - 1) / each);
+    here.shape[0] = each;
+    u->param_bytes = weft_desc_bytes(&here);
+    for (int i = 0; i < rule->states; i++) {
+        weft_desc state = here;
+        state.dtype = rule->state_descs[i].dtype;
+        u->state_bytes[i] = weft_desc_bytes(&state);
+    }
+    WEFT_TRY(wefti_update_routine(b, value, &here, rule, unused, &u->routine));
+    here.shape[0] = rows - (u->slices - 1) * each;
+    return wefti_update_routine(b, value, &here, rule, unused, &u->last);
+}
+
+weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) {
+    wefti_update_draft *u = &b->update[value];
+    const int32_t tensor = b->param_index[value];
+    const wefti_space space = space_of_states(b, value);
+    const char *name = b->p->tensors[tensor].name;
+    wefti_update_rule rule;
+    wefti_layout layouts[4];
+    if (u->known) return WEFT_OK;
+    WEFT_TRY(wefti_update_routine(b, value, NULL, &rule, layouts, &u->routine));
+    *u = (wefti_update_draft){.known = true,
+                              .states = rule.states,
+                              .slices = 1,
+                              .routine = u->routine,
+                              .last = u->routine};
+    for (int i = 0; i < rule.states; i++) {
+        int32_t index;
+        char *full = wefti_format("%s.%s", name, rule.state_names[i]);
+        WEFT_REQUIRE(full, WEFT_E_NOMEM, "no memory for a name");
+        weft_status status = wefti_build_persistent(
+            b, full, WEFTI_TENSOR_OPTIMIZER, space, &rule.state_descs[i],
+            b->part ? &layouts[i] : NULL, (weft_init){WEFT_INIT_ZEROS, 0}, &u->state[i], &index);
+        wefti_free(full);
+        WEFT_TRY(status);
+        b->p->tensors[index].param = tensor;
+        b->p->tensors[index].state = i;
+    }
+    return space == WEFTI_SPACE_DEVICE ? WEFT_OK : divide_update(b, value, &rule, u);
+}
+
+/* Where state i of a slice lies in its home, and its bytes. */
+static wefti_buffer_ref slice_of(const wefti_emitter *b, const wefti_update_draft *u, int i,
+                                 int32_t slice, int64_t *out_bytes) {
+    const int64_t begin = slice * u->state_bytes[i];
+    const bool last = slice + 1 == u->slices;
+    *out_bytes = last ? b->buffers[u->state[i]].life.bytes - begin : u->state_bytes[i];
+    return (wefti_buffer_ref){u->state[i], begin};
+}
+
+/* ---- fetches ahead of updates ---- */
+
+/* Most slices that are under way ahead of their updates; together they have as many bytes as one
+ * slice may have. */
+enum { UPDATE_AHEAD = 16 };
+
+/* A slice whose states are fetched. */
+typedef struct fetched_slice {
+    int32_t value, slice, number; /* number: of all fetches, which waits name */
+    int32_t state[4];             /* buffers */
+    int64_t bytes;
+} fetched_slice;
+
+/* Slices are fetched in the order of the buckets. Updates use them in the order in which buckets
+ * are reduced. */
+struct wefti_update_ahead {
+    fetched_slice slices[UPDATE_AHEAD + 1];
+    int32_t count, number;
+    int64_t bytes;
+    int32_t bucket, item; /* the parameter whose slices come next */
+};
+
+weft_status wefti_slices_prepare(wefti_emitter *b) {
+    WEFT_TRY(wefti_new_array(b->scratch, 1, sizeof *b->ahead, &b->ahead));
+    return wefti_new_array(b->scratch, b->root->value_count, sizeof *b->update, &b->update);
+}
+
+static int64_t bytes_of_slice(const wefti_emitter *b, const wefti_update_draft *u, int32_t slice) {
+    int64_t all = 0, bytes;
+    for (int i = 0; i < u->states; i++) {
+        (void)slice_of(b, u, i, slice, &bytes);
+        all += bytes;
+    }
+    return all;
+}
+
+/* Begins to fetch the next slice of a parameter. */
+static weft_status fetch_slice(wefti_emitter *b, wefti_section s, int32_t value) {
+    struct wefti_update_ahead *x = b->ahead;
+    wefti_update_draft *u = &b->update[value];
+    fetched_slice *f = &x->slices[x->count];
+    int64_t bytes;
+    *f = (fetched_slice){.value = value, .slice = u->next++, .number = x->number++};
+    f->bytes = bytes_of_slice(b, u, f->slice);
+    for (int i = 0; i < u->states; i++) {
+        const wefti_buffer_ref home = slice_of(b, u, i, f->slice, &bytes);
+        WEFT_TRY(fetch(b, s, f->number, home, bytes, &f->state[i]));
+    }
+    x->bytes += f->bytes;
+    x->count++;
+    return WEFT_OK;
+}
+
+/* The next parameter with slices to fetch; -1: none. Makes its states. */
+static weft_status next_to_fetch(wefti_emitter *b, int32_t *out) {
+    struct wefti_update_ahead *x = b->ahead;
+    *out = -1;
+    for (; x->bucket < b->dec->bucket_count; x->bucket++, x->item = 0)
+        for (; x->item < b->dec->bucket[x->bucket].count; x->item++) {
+            const int32_t value = b->dec->bucket[x->bucket].values[x->item];
+            if (space_of_states(b, value) == WEFTI_SPACE_DEVICE) continue;
+            WEFT_TRY(wefti_slices_begin(b, value));
+            if (b->update[value].next == b->update[value].slices) continue;
+            *out = value;
+            return WEFT_OK;
+        }
+    return WEFT_OK;
+}
+
+static weft_status fetch_ahead(wefti_emitter *b, wefti_section s) {
+    const struct wefti_update_ahead *x = b->ahead;
+    while (x->count < UPDATE_AHEAD) {
+        int32_t value;
+        WEFT_TRY(next_to_fetch(b, &value));
+        if (value < 0) return WEFT_OK;
+        const wefti_update_draft *u = &b->update[value];
+        if (x->count && x->bytes + bytes_of_slice(b, u, u->next) > most_bytes(b)) return WEFT_OK;
+        WEFT_TRY(fetch_slice(b, s, value));
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
+                             int32_t state[4]) {
+    struct wefti_update_ahead *x = b->ahead;
+    int32_t i = 0;
+    memcpy(state, b->update[value].state, 4 * sizeof *state);
+    if (space_of_states(b, value) == WEFTI_SPACE_DEVICE) return WEFT_OK;
+    while (i < x->count && (x->slices[i].value != value || x->slices[i].slice != slice)) i++;
+    if (i == x->count) WEFT_TRY(fetch_slice(b, s, value));
+    const fetched_slice f = x->slices[i];
+    WEFT_TRY(arrive(b, s, f.number));
+    memcpy(state, f.state, sizeof f.state);
+    x->bytes -= f.bytes;
+    x->slices[i] = x->slices[--x->count];
+    return fetch_ahead(b, s);
+}
+
+weft_status wefti_slice_store(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
+                              const int32_t state[4]) {
+    const wefti_update_draft *u = &b->update[value];
+    int64_t bytes;
+    if (space_of_states(b, value) == WEFTI_SPACE_DEVICE) return WEFT_OK;
+    WEFT_TRY(wefti_tier_finish(b, s)); /* one slice is stored while the next one is updated */
+    for (int i = 0; i < u->states; i++) {
+        const wefti_buffer_ref home = slice_of(b, u, i, slice, &bytes);
+        WEFT_TRY(store(b, s, state[i], home, bytes));
+    }
+    return WEFT_OK;
+}

@@ -1,0 +1,335 @@
+/* Optimizer states in tiers below device memory do not change what a session computes. Random
+ * programs keep the states of some parameters in host memory, of others on a disk, and update them
+ * in slices. Losses and all tensors equal those of the plain programs to the bit. A checker, which
+ * shares no code with the builder, proves that no step touches what a copy is moving. The bytes of
+ * each tier are those that the programs predict. WEFT_TEST_SEED sets the first seed. */
+#include "random_plan.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "exec/exec.h"
+#include "program/match.h"
+#include "program/print.h"
+#include "session/parts.h"
+#include "simulate/simulate.h"
+#include "touches.h"
+
+enum { STEPS = 3, MOST_COPIES = 64 };
+
+static char folder[] = "/tmp/weft-tiers-XXXXXX";
+
+static int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+static int remove_folder(void **state) {
+    (void)state;
+    return rmdir(folder);
+}
+
+/* ---- the checker ---- */
+
+/* Copies whose waits have not come: what they read, and what they write. */
+typedef struct flying {
+    int32_t move;
+    place from, to;
+} flying;
+
+static void check_step(const wefti_program *p, const wefti_step *step, const flying *f) {
+    if (touches(p, step, f->to)) fail_msg("step '%s' touches what a copy writes", step->name);
+    for (int32_t a = 0; step->kind == WEFTI_STEP_CALL && a < step->routine->args; a++) {
+        const place x = {step->args[a], argument_bytes(p, step, a)};
+        if (a >= step->routine->inputs && wefti_location_exists(x.at) && overlaps(x, f->from))
+            fail_msg("step '%s' changes what a copy reads", step->name);
+    }
+}
+
+/* Returns the number of copies. */
+static int check_section(const wefti_program *p, wefti_section s) {
+    flying all[MOST_COPIES];
+    int count = 0, copies = 0;
+    for (int32_t k = 0; k < p->step_count[s]; k++) {
+        const wefti_step *step = &p->steps[s][k];
+        const wefti_program_move *copy = wefti_step_copy(p, step);
+        if (copy && step->kind == WEFTI_STEP_WAIT) {
+            int i = 0;
+            while (i < count && all[i].move != step->move) i++;
+            assert_true(i < count);
+            all[i] = all[--count];
+            continue;
+        }
+        if (!copy) {
+            for (int i = 0; i < count; i++) check_step(p, step, &all[i]);
+            continue;
+        }
+        const flying x = {step->move, {step->args[0], copy->bytes}, {step->args[1], copy->bytes}};
+        for (int i = 0; i < count; i++) {
+            assert_false(overlaps(x.to, all[i].to));
+            assert_false(overlaps(x.to, all[i].from));
+            assert_false(overlaps(x.from, all[i].to));
+        }
+        assert_true(count < MOST_COPIES);
+        all[count++] = x;
+        copies++;
+    }
+    assert_int_equal(count, 0);
+    return copies;
+}
+
+/* ---- programs ---- */
+
+static void add_rules(const trial *t, const weft_graph *g, weft_plan *plan) {
+    dice d = {t->seed, 1u << 28};
+    for (int64_t i = 0; i < g->root->in_count; i++) {
+        const wefti_value_info *v = &g->root->values[g->root->in[i]];
+        if (v->kind != WEFTI_VALUE_PARAM) continue;
+        ASSERT_OK(weft_plan_offload(plan, v->name, WEFT_OFFLOAD_OPTIMIZER,
+                                    (weft_tier)roll(&d, WEFT_TIERS)));
+    }
+    plan->offload.slice = 16 << roll(&d, 8);
+}
+
+static int64_t bytes_of(const wefti_program *p, wefti_space space) {
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < p->tensor_count; i++) {
+        const wefti_tensor *x = &p->tensors[i];
+        const int64_t unit = space == WEFTI_SPACE_DISK ? 4096 : 64;
+        if (wefti_location_space(x->home) != space) continue;
+        assert_int_equal(x->role, WEFTI_TENSOR_OPTIMIZER);
+        assert_int_equal(wefti_location_offset(x->home) % unit, 0);
+        bytes += weft_desc_bytes(&x->desc);
+    }
+    return bytes;
+}
+
+static void check_simulation(const trial *t, const weft_session *s) {
+    wefti_machine_model *machine;
+    wefti_simulation *slow, *fast;
+    ASSERT_OK(wefti_model_find("h100-80g", &machine));
+    wefti_simulate_options o = {.machine = machine, .microbatches = t->microbatches};
+    const wefti_program *const *programs = (const wefti_program *const *)s->views[0]->programs;
+    machine->device.disk_bytes_per_second = (wefti_tier_rates){.source = "tested", .value = 1e6};
+    machine->device.host_bytes_per_second = (wefti_tier_rates){.source = "tested", .value = 1e6};
+    ASSERT_OK(wefti_simulate(programs, s->devices, &o, &slow));
+    machine->device.disk_bytes_per_second.value = 1e12;
+    machine->device.host_bytes_per_second.value = 1e12;
+    ASSERT_OK(wefti_simulate(programs, s->devices, &o, &fast));
+    assert_true(slow->step > fast->step);
+    wefti_simulation_free(slow);
+    wefti_simulation_free(fast);
+    wefti_model_destroy(machine);
+}
+
+/* Returns the number of copies of a step. */
+static int check_programs(const trial *t, const weft_session *s) {
+    int copies = 0;
+    for (int32_t r = 0; r < s->devices; r++) {
+        const wefti_program *p = s->views[0]->programs[r];
+        const wefti_footprint f = wefti_program_footprint(p);
+        for (int section = 0; section < WEFTI_SECTIONS; section++)
+            copies += check_section(p, (wefti_section)section);
+        for (int space = WEFTI_SPACE_HOST; space < WEFTI_SPACES; space++) {
+            assert_true(f.of[space][WEFTI_PERSISTENT] >= bytes_of(p, (wefti_space)space));
+            assert_int_equal(f.of[space][WEFTI_TRANSIENT], 0);
+        }
+    }
+    ASSERT_OK(
+        wefti_programs_match((const wefti_program *const *)s->views[0]->programs, s->devices));
+    if (copies) check_simulation(t, s);
+    return copies;
+}
+
+static void check_observed(const weft_session *s) {
+    for (int32_t r = 0; r < s->devices; r++)
+        for (int space = 0; space < WEFTI_SPACES; space++)
+            assert_int_equal(wefti_rank_device_observed_peak(wefti_workers_device(s->workers, r),
+                                                             (wefti_space)space),
+                             wefti_footprint_bytes(wefti_session_footprint(s, r, s->view_count),
+                                                   (wefti_space)space));
+}
+
+/* ---- runs ---- */
+
+static double step_of(const trial *t, weft_session *s, int number) {
+    double sum = 0, loss;
+    for (int m = 0; m < t->microbatches; m++) {
+        ASSERT_OK(feed(s, (uint64_t)(number * t->microbatches + m)));
+        ASSERT_OK(weft_session_set_row(s, (number * t->microbatches + m) * t->batch));
+        if (t->microbatches == 1 && t->clip == 0)
+            return weft_session_step(s, 1e-2, &loss) < 0 ? NAN : loss;
+        ASSERT_OK(weft_session_accumulate(s, &loss));
+        if (!isnan(loss)) sum += loss;
+    }
+    ASSERT_OK(weft_session_update(s, 1e-2, NULL));
+    return sum;
+}
+
+static void compare(uint64_t seed, weft_session *a, weft_session *b) {
+    for (int k = 0; k < weft_session_tensors(a, 0); k++) {
+        weft_tensor_info info;
+        ASSERT_OK(weft_session_tensor(a, 0, k, &info));
+        if (info.role > WEFT_ROLE_OPTIMIZER) continue;
+        void *x = malloc((size_t)info.bytes + 1), *y = malloc((size_t)info.bytes + 1);
+        ASSERT_OK(weft_session_read(a, 0, info.name, x, (size_t)info.bytes));
+        ASSERT_OK(weft_session_read(b, 0, info.name, y, (size_t)info.bytes));
+        if (memcmp(x, y, (size_t)info.bytes) != 0)
+            fail_msg("seed %llu: '%s' differs", (unsigned long long)seed, info.name);
+        free(x);
+        free(y);
+    }
+}
+
+static weft_status create(const trial *t, weft_graph *g, bool recovery, weft_session **out) {
+    weft_session_options o = weft_session_defaults();
+    o.optimizer.kind = t->optimizer;
+    o.clip = t->clip;
+    o.microbatches = t->microbatches;
+    o.threads = 1;
+    o.seed = t->seed;
+    o.plan = t->plan;
+    o.recovery = recovery;
+    o.disk = folder;
+    return weft_session_create(g, &o, out);
+}
+
+/* Returns the number of copies of a step; 0: no split fits. */
+static int run(uint64_t seed) {
+    trial t = trial_of(seed, false, 4);
+    weft_session *plain, *tiers;
+    weft_graph *g[2];
+    int copies = 0;
+    for (int k = 0; k < 2; k++) {
+        g[k] = random_network(t.seed, t.cells, t.batch, t.dtype);
+        ASSERT_OK(weft_graph_status(g[k]));
+        ASSERT_OK(wefti_graph_wrap(g[k]));
+    }
+    ASSERT_OK(weft_plan_mode(t.plan, WEFT_PARALLEL_SEMI));
+    split_ops(&t, g[0]);
+    if (create(&t, g[0], seed % 4 == 0, &plain) >= 0) {
+        add_rules(&t, g[1], t.plan);
+        ASSERT_OK(create(&t, g[1], seed % 4 == 0, &tiers));
+        copies = check_programs(&t, tiers);
+        for (int n = 0; n < STEPS; n++) {
+            const double one = step_of(&t, plain, n), other = step_of(&t, tiers, n);
+            if (one != other && !(isnan(one) && isnan(other)))
+                fail_msg("seed %llu, step %d: losses %g and %g", (unsigned long long)seed, n, one,
+                         other);
+            compare(seed, plain, tiers);
+        }
+        check_observed(tiers);
+        weft_session_destroy(plain);
+        weft_session_destroy(tiers);
+    }
+    for (int k = 0; k < 2; k++) weft_graph_destroy(g[k]);
+    weft_plan_destroy(t.plan);
+    return copies;
+}
+
+static void tiers_change_nothing(void **state) {
+    (void)state;
+    int copies = 0;
+    TEST_SEEDS(seed, 1, 60) copies += run(seed);
+    print_message("%d copies\n", copies);
+    if (!test_one_seed()) assert_true(copies > 100);
+}
+
+/* ---- what goes wrong ---- */
+
+/* A small session whose optimizer states all lie on the disk. */
+typedef struct small {
+    trial trial;
+    weft_graph *graph;
+} small;
+
+static small small_session(void) {
+    small x = {.trial = {.seed = 7, .batch = 4, .microbatches = 1, .optimizer = WEFT_ADAM}};
+    x.graph = random_network(7, 2, 4, WEFT_F32);
+    ASSERT_OK(weft_graph_status(x.graph));
+    ASSERT_OK(weft_plan_create(1, &x.trial.plan));
+    ASSERT_OK(weft_plan_offload(x.trial.plan, "*", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_DISK));
+    return x;
+}
+static void free_small(small *x) {
+    weft_graph_destroy(x->graph);
+    weft_plan_destroy(x->trial.plan);
+}
+
+/* Builds a session, makes two steps and reads a tensor. */
+static weft_status two_steps(small *x) {
+    weft_session *s;
+    weft_tensor_info info;
+    double loss;
+    weft_status status = create(&x->trial, x->graph, false, &s);
+    for (int n = 0; n < 2 && status >= 0; n++) {
+        status = feed(s, (uint64_t)n);
+        if (status >= 0) status = weft_session_step(s, 1e-2, &loss);
+    }
+    for (int k = 0; status >= 0 && k < weft_session_tensors(s, 0); k++) {
+        ASSERT_OK(weft_session_tensor(s, 0, k, &info));
+        if (info.role != WEFT_ROLE_OPTIMIZER) continue;
+        char *bytes = malloc((size_t)info.bytes + 1);
+        status = weft_session_read(s, 0, info.name, bytes, (size_t)info.bytes);
+        free(bytes);
+    }
+    if (s) weft_session_destroy(s);
+    return status;
+}
+
+/* Each call to the system fails in turn. The folder has no file afterwards, which rmdir proves. */
+static void each_call_fails_in_turn(void **state) {
+    (void)state;
+    small x = small_session();
+    wefti_fault_arm(WEFTI_FAULT_IO, INT64_MAX, false, 0);
+    ASSERT_OK(two_steps(&x));
+    const int64_t calls = wefti_fault_count(WEFTI_FAULT_IO);
+    print_message("%lld calls\n", (long long)calls);
+    assert_true(calls > 20);
+    for (int64_t nth = 0; nth < calls; nth++) {
+        wefti_fault_arm(WEFTI_FAULT_IO, nth, true, EIO);
+        ASSERT_FAILS(WEFT_E_IO, folder, two_steps(&x));
+    }
+    wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+    ASSERT_OK(two_steps(&x));
+    free_small(&x);
+}
+
+static void limits_are_told(void **state) {
+    (void)state;
+    small x = small_session();
+    weft_session *s;
+    weft_session_part part;
+    weft_session_options o = weft_session_defaults();
+    o.plan = x.trial.plan;
+    ASSERT_FAILS(WEFT_E_ARG, "memory.disk.path", weft_session_create(x.graph, &o, &s));
+    o.disk = folder;
+    o.disk_bytes = 1;
+    ASSERT_FAILS(WEFT_E_NOMEM, "memory.disk.size", weft_session_create(x.graph, &o, &s));
+    o.disk_bytes = 1 << 20;
+    ASSERT_OK(weft_session_create(x.graph, &o, &s));
+    const weft_session_memory m = weft_session_memory_of(s);
+    assert_int_equal(m.host_bytes, 0);
+    assert_true(m.disk_bytes >= m.optimizer_bytes && m.optimizer_bytes > 0);
+    for (int k = 0; k < weft_session_tensors(s, 0); k++) {
+        weft_tensor_info info;
+        ASSERT_OK(weft_session_tensor(s, 0, k, &info));
+        if (info.role == WEFT_ROLE_OPTIMIZER)
+            ASSERT_FAILS(WEFT_E_ARG, "weft_session_read_rows",
+                         weft_session_local(s, 0, info.name, &part));
+    }
+    weft_session_destroy(s);
+    o.disk = "/no/such/folder";
+    ASSERT_OK(weft_session_create(x.graph, &o, &s));
+    ASSERT_FAILS(WEFT_E_NOT_FOUND, "/no/such/folder", feed(s, 0)); /* devices begin here */
+    weft_session_destroy(s);
+    free_small(&x);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tiers_change_nothing),
+                                       cmocka_unit_test(each_call_fails_in_turn),
+                                       cmocka_unit_test(limits_are_told)};
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
