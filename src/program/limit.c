@@ -7,14 +7,33 @@
 #include "base/text.h"
 #include "program/print.h"
 
+/* Of the optimizer, in device memory. */
+static int64_t state_bytes(const wefti_program *p) {
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < p->tensor_count; i++) {
+        const wefti_tensor *t = &p->tensors[i];
+        if (t->role == WEFTI_TENSOR_OPTIMIZER &&
+            wefti_location_space(t->home) == WEFTI_SPACE_DEVICE)
+            bytes += weft_desc_bytes(&t->desc);
+    }
+    return bytes;
+}
+
 static void advise(const wefti_program *p, int64_t programs, int64_t limit, bool trains, char *out,
                    size_t bytes) {
-    char fixed[32];
+    char fixed[32], states[32];
+    const int64_t offload = state_bytes(p);
     const int64_t room = limit - p->persistent_bytes - programs;
     const double share = p->transient_bytes > 0 ? (double)room / (double)p->transient_bytes : 0;
     wefti_bytes_text(p->persistent_bytes, fixed);
+    wefti_bytes_text(offload, states);
     if (room <= 0 && !trains)
         (void)snprintf(out, bytes, "the model alone needs %s", fixed);
+    else if (room + offload > 0 && room <= 0)
+        (void)snprintf(out, bytes,
+                       "the model and its optimizer alone need %s: memory.offload=disk keeps %s of "
+                       "them on a disk",
+                       fixed, states);
     else if (room <= 0)
         (void)snprintf(out, bytes,
                        "the model and its optimizer alone need %s: a smaller model or another "
