@@ -312,7 +312,6 @@ weft_status wefti_build_intern(wefti_emitter *b, weft_body *body,
 /* The gradients of a bucket are complete. */
 weft_status wefti_bucket_reduced(wefti_emitter *b, wefti_section s, int32_t bucket) WEFT_CHECKED;
 weft_status wefti_build_update_section(wefti_emitter *b) WEFT_CHECKED;
-weft_status wefti_update_drafts(wefti_emitter *b) WEFT_CHECKED; /* makes update and ahead */
 /* The optimizer's rule and the routine for this device's piece of a parameter, or for the piece
  * `here` of another device. state_layouts [rule->states]. */
 weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_desc *here,

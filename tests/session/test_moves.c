@@ -218,7 +218,7 @@ static void check_text(const weft_session *s, const wefti_program *p) {
     ASSERT_OK(wefti_program_json(p, s->devices > 1 ? s->options.plan : NULL, &json));
     assert_non_null(strstr(text, "  store of "));
     assert_non_null(strstr(text, "  fetch of "));
-    assert_non_null(strstr(json, "\"move\": \"store\", \"bytes\": "));
+    assert_non_null(strstr(json, "\"move\": \"store\", \"tier\": \"host\", \"bytes\": "));
     assert_non_null(strstr(json, "\"host_transient_bytes\": "));
     weft_text_free(text);
     weft_text_free(json);
