@@ -194,20 +194,22 @@ static weft_status check_elastic(const wefti_job_draft *draft) {
     return WEFT_OK;
 }
 
-/* Tier disk needs a directory, and the keys of that tier need a rule. Rules may come from a plan
- * file. */
+/* Entries of the job for tier disk need a directory. Those of a plan file need one when states are
+ * made, which the session tells: forward passes make none. Without memory.offload the keys of that
+ * tier need an entry of a plan file. With it they may stay, so that one word switches the tier. */
 static weft_status check_memory(const wefti_job_draft *draft) {
     const weft_job_memory *m = &draft->job.memory;
-    const char *rule = given(draft, "memory.offload") ? "memory.offload" : "parallel.plan";
     const char *unused = *m->disk.path ? "memory.disk.path" : "memory.disk.size";
-    bool disk = false;
+    bool own = false, disk = given(draft, "memory.offload");
     char where[512];
+    for (int64_t i = 0; i < m->offload.count; i++)
+        own |= strstr(m->offload.items[i].value, " disk") != NULL;
     for (int64_t i = 0; draft->plan && i < draft->plan->offload.count; i++)
         disk |= draft->plan->offload.rules[i].to == WEFT_TIER_DISK;
-    WEFT_REQUIRE(!disk || *m->disk.path, WEFT_E_ARG,
-                 "%s%s has an entry with to: disk, which needs memory.disk.path: set it to a "
-                 "directory of a local disk",
-                 wefti_job_where(draft, wefti_job_mark_of(draft, rule), where), rule);
+    WEFT_REQUIRE(!own || *m->disk.path, WEFT_E_ARG,
+                 "%smemory.offload has an entry with to: disk, which needs memory.disk.path: set "
+                 "it to a directory of a local disk",
+                 wefti_job_where(draft, wefti_job_mark_of(draft, "memory.offload"), where));
     WEFT_REQUIRE(disk || (!*m->disk.path && !m->disk.size_bytes), WEFT_E_ARG,
                  "%s%s has no effect without an entry of memory.offload with to: disk: add one, "
                  "or leave the key out",

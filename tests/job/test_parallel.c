@@ -245,7 +245,7 @@ static void test_refused_words(void **state) {
     refused("memory.offload=[{match: 'h[', what: optimizer, to: host}]", "offload|'h['");
     refused("memory.offload=disk", "'memory.offload=disk': memory.offload|memory.disk.path");
     refused("memory.disk.path=/tmp", "'memory.disk.path=/tmp': memory.disk.path|memory.offload");
-    refused("memory.offload=host\nmemory.disk.size=1GiB", "memory.disk.size|memory.offload");
+    refused("memory.disk.size=1GiB", "memory.disk.size|memory.offload");
     refused("memory.offload=disk\nmemory.disk.path=/tmp\nmemory.disk.size=1", "memory.disk.size");
     refused("memory=host", "memory|memory.offload");
     refused("mesh=5", "parallel.mesh");
@@ -260,7 +260,8 @@ static void test_offload(void **state) {
     expect_plan(job, all);
     assert_string_equal(job->memory.offload.items[0].value, "optimizer host");
     weft_job_free(job);
-    job = words("memory.offload=disk\nmemory.offload=none");
+    job = words("memory.offload=disk\nmemory.disk.path=/tmp\nmemory.disk.size=1GiB\n"
+                "memory.offload=none");
     assert_null(job->plan);
     weft_job_free(job);
     job = words("memory.offload=disk\nmemory.disk.path=/tmp/a b\nmemory.disk.size=3GiB");
@@ -296,7 +297,7 @@ static void test_offload_of_a_plan(void **state) {
     assert_int_equal(job->plan->offload.count, 2);
     weft_job_free(job);
     snprintf(lines, sizeof lines, "parallel.plan=%s", path);
-    refused(lines, "parallel.plan|memory.disk.path");
+    weft_job_free(words(lines)); /* forward passes need no directory */
     remove(path);
 }
 

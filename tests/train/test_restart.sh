@@ -1,8 +1,8 @@
 #!/bin/sh
 # Ranks of a training are killed (kill -9) at random instants, under plans with replicas, with shared memory and with messages
 # (three streams for each pair). Each is started again, gets its state from a replica, and the last checkpoint has the digest of an
-# undisturbed run. The checkpoints of one plan are sliced, and encrypted where this build can. After one has left, the job ends with 75.
-# WEFT_TEST_ROUNDS kills (6); the seed is printed.
+# undisturbed run. Every second run keeps its optimizer states on the disk. The checkpoints of one plan are sliced, and encrypted where
+# this build can. After one has left, the job ends with 75. WEFT_TEST_ROUNDS kills (6); the seed is printed.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
 rounds=${WEFT_TEST_ROUNDS:-6} mark=$$
@@ -24,6 +24,7 @@ train() {
     tensor) set -- "$@" -- "$weft" train job.yaml 'parallel.mesh={dp: 2, tp: 2}' "$splits" ;;
     *) set -- "$@" -- "$weft" train job.yaml parallel.devices=4 parallel.pipeline.stages=2 parallel.pipeline.microbatches=3 ;;
     esac
+    case $folder in run-*[13579]) set -- "$@" memory.offload=disk memory.disk.path="$work" ;; esac # others: no tier
     timeout 90 "$weft" launch -n "$ranks" --logs logs "$@" recovery.enabled=true train.steps=300 train.batch=6 \
         train.eval_every=100 checkpoint.dir="$folder" >out 2>err
 }
