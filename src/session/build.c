@@ -80,14 +80,14 @@ static const wefti_program *largest_program(const weft_session *s, wefti_program
 static weft_status check_disk(const weft_session *s, const wefti_program *p) {
     const int64_t bytes = wefti_footprint_bytes(wefti_program_footprint(p), WEFTI_SPACE_DISK),
                   limit = s->options.disk_bytes;
-    char need[32], most[32];
+    char need[32];
     WEFT_REQUIRE(!bytes || s->options.disk, WEFT_E_ARG,
                  "the plan keeps %s of device %d on the disk, but the option disk "
                  "(memory.disk.path) names no directory",
                  wefti_bytes_text(bytes, need), (int)p->rank);
     WEFT_REQUIRE(!limit || bytes <= limit, WEFT_E_NOMEM,
-                 "device %d needs %s on the disk, but the limit (memory.disk.size) is %s",
-                 (int)p->rank, wefti_bytes_text(bytes, need), wefti_bytes_text(limit, most));
+                 "device %d needs %lld bytes on the disk, but the limit (memory.disk.size) is %lld",
+                 (int)p->rank, (long long)bytes, (long long)limit);
     return WEFT_OK;
 }
 
