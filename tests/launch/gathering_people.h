@@ -117,10 +117,18 @@ static inline bool gathers(wefti_scheduler *s) {
     return so;
 }
 
+/* The port stays the same. */
 static inline wefti_scheduler *follow(wefti_scheduler *s, wefti_scheduler_options *o) {
     o->port = wefti_scheduler_port(s);
     wefti_scheduler_stop(s);
     return start(o);
+}
+
+/* Options of a launcher in a job whose scheduler runs elsewhere and may be started again. */
+static inline wefti_member_options launcher_elsewhere(const char *scheduler) {
+    wefti_member_options o = test_member(scheduler);
+    o.outlives = true;
+    return o;
 }
 
 /* All that live have joined and can be mended, and stand where `at` says. */
@@ -143,15 +151,21 @@ static inline wefti_scheduler *world(const wefti_scheduler_options *o, person p[
     return elastic_world(o, p, &keeps_size);
 }
 
-/* The scheduler is gone at once, as after SIGKILL. */
-static inline wefti_scheduler *crash(wefti_scheduler *s, wefti_scheduler_options *o) {
+/* The scheduler is gone at once, as after SIGKILL: nobody hears a goodbye, and nobody can join it
+ * before it is stopped. */
+static inline void kill_scheduler(wefti_scheduler *s) {
     pthread_mutex_lock(&s->lock);
-    s->state = WEFTI_SCHEDULER_LEFT; /* no goodbye */
+    s->state = WEFTI_SCHEDULER_LEFT;
+    s->stopping = true;
     for (int64_t i = 0; i < s->client_count; i++) {
         s->clients[i]->slot = -1;
         wefti_client_drop(s, s->clients[i]);
     }
     pthread_mutex_unlock(&s->lock);
+}
+
+static inline wefti_scheduler *crash(wefti_scheduler *s, wefti_scheduler_options *o) {
+    kill_scheduler(s);
     return follow(s, o);
 }
 

@@ -50,16 +50,20 @@ static void say_lost(wefti_scheduler *s, int32_t number, int starts) {
     if (!wefti_scheduler_awaits(s, &end, starts)) (void)wefti_scheduler_goes_on(s, &end);
 }
 
-/* A process with that number joins. */
-static void come_as(person *p, int32_t number, person all[PEOPLE], const wefti_elastic *elastic,
-                    int32_t first_size) {
-    set_up(p, all[0].address, number, all);
-    p->options.size = first_size;
-    p->count = PEOPLE;
-    p->allows = elastic;
-    p->holds_all = true;
-    p->at.step = -1;
-    begin(p, come);
+/* All go on, and a process with that number joins. No other thread runs while it is set up. */
+static void survive_with(const wefti_scheduler *s, person p[PEOPLE], int newcomer, int32_t number,
+                         const wefti_elastic *elastic) {
+    person *x = &p[newcomer];
+    set_up(x, wefti_scheduler_address(s), number, p);
+    x->options.size = s->options.size;
+    x->count = PEOPLE;
+    x->allows = elastic;
+    x->holds_all = true;
+    x->at.step = -1;
+    atomic_store(&x->gone, true);
+    survive_all(p);
+    atomic_store(&x->gone, false);
+    begin(x, come);
 }
 
 /* Until all that are left are in a whole world again. Whenever the scheduler dies, another one
@@ -149,7 +153,7 @@ static void a_rank_dies_with_the_scheduler(void **state) {
 
 /* The numbers of a launcher that adds one process. */
 static wefti_watch *add_one(const person *p, uint64_t launcher, wefti_span *seats) {
-    wefti_member_options at = test_member(p->address);
+    wefti_member_options at = launcher_elsewhere(p->address);
     const wefti_keep keep = {.seats = {WEFTI_SEATS_ADDED, 1}, .launcher = launcher};
     wefti_watch *watch;
     int32_t size;
@@ -180,8 +184,7 @@ static bool a_growth(int64_t nth, int outages, bool beyond) {
     }
     const int last = beyond ? 2 : 1;
     wefti_fault_arm(WEFTI_FAULT_SCHEDULER, nth, false, 0);
-    survive_all(p);
-    come_as(&p[last], number, p, elastic, o.size);
+    survive_with(s, p, last, number, elastic);
     const bool died = go_on(&s, &o, p, nth, outages, lost, 0);
     is_world(p, beyond ? (const int[]){0, 1, 2} : (const int[]){0, 2, 1}, 3);
     all_leave(s, p);
@@ -229,8 +232,7 @@ static void between_changes(void **state) {
     s = crash(s, &o); /* which has promised a seat */
     test_wait_until(s, runs);
     ASSERT_SOON(given(s) == 3); /* the launcher says so */
-    survive_all(p);
-    come_as(&p[2], 2, p, &one_to_four, 2);
+    survive_with(s, p, 2, 2, &one_to_four);
     (void)go_on(&s, &o, p, -1, 0, NULL, 0);
     is_world(p, (const int[]){0, 1, 2}, 3);
     same_world_again(&s, &o, &p[2]);
@@ -243,8 +245,7 @@ static void between_changes(void **state) {
     same_world_again(&s, &o, &p[1]);
     wefti_watch *other = add_one(&p[1], 6, &seats);
     assert_int_equal(seats.first, 3);
-    survive_all(p);
-    come_as(&p[3], 3, p, &one_to_four, 2);
+    survive_with(s, p, 3, 3, &one_to_four);
     (void)go_on(&s, &o, p, -1, 0, NULL, 0);
     is_world(p, (const int[]){1, 2, 3}, 3);
     same_world_again(&s, &o, &p[3]);
@@ -287,7 +288,7 @@ static void a_number_has_two_launchers(void **state) {
     int32_t size;
     wefti_scheduler *s = begin_job(&o, 2, p, &one_to_four);
     wefti_watch *watch = add_one(&p[0], 5, &seats), *late;
-    wefti_member_options at = test_member(p[0].address);
+    wefti_member_options at = launcher_elsewhere(p[0].address);
     const wefti_keep keep = {.seats = {2, 1}, .launcher = 6, .again = true};
     assert_int_equal(wefti_watch_begin_keeping(&at, &keep, &late), WEFT_OK);
     ASSERT_SOON(wefti_watch_seats(late, &seats, &size) == WEFT_E_LOST);
