@@ -65,6 +65,10 @@ static bool runs(const wefti_scheduler *s) {
     return s->state == WEFTI_SCHEDULER_RUNNING;
 }
 
+static bool forms(const wefti_scheduler *s) {
+    return s->state == WEFTI_SCHEDULER_FORMING && s->taken > 0;
+}
+
 static void mend_rank_1(wefti_scheduler *s, person p[RANKS]) {
     for (int r = 0; r < RANKS; r++) {
         atomic_store(&p[r].whole, 0);
@@ -227,36 +231,127 @@ static void the_world_ends(void **state) {
     wefti_scheduler_stop(s);
 }
 
-/* A launcher that asks too early has its answer once the ranks are there. */
-static void a_launcher_asks_again(void **state) {
-    (void)state;
-    wefti_scheduler_options o = test_scheduler(RANKS);
-    o.restarts = 1;
-    person p[RANKS], dead;
-    wefti_scheduler *s = world(&o, p);
-    wefti_member_options at = test_member(wefti_scheduler_address(s));
+static bool called_in_vain(wefti_watch *watch) {
+    wefti_caller *c = (wefti_caller *)watch; /* its first part */
+    pthread_mutex_lock(&c->lock);
+    const bool in_vain = c->refused[0];
+    pthread_mutex_unlock(&c->lock);
+    return in_vain;
+}
+
+static bool owes_answer(wefti_scheduler *s) {
+    bool owes = false;
+    pthread_mutex_lock(&s->lock);
+    for (int64_t i = 0; i < s->client_count; i++) owes = owes || s->clients[i]->unanswered;
+    pthread_mutex_unlock(&s->lock);
+    return owes;
+}
+
+static bool has_given_seats(wefti_scheduler *s) {
+    bool has = false;
+    pthread_mutex_lock(&s->lock);
+    for (int64_t i = 0; i < s->client_count; i++)
+        has = has || (s->clients[i]->keeps && s->clients[i]->state == WEFTI_CLIENT_OPEN);
+    pthread_mutex_unlock(&s->lock);
+    return has;
+}
+
+/* The connections of launchers that have their seats break. */
+static void drop_launchers(wefti_scheduler *s) {
+    pthread_mutex_lock(&s->lock);
+    for (int64_t i = 0; i < s->client_count; i++)
+        if (s->clients[i]->keeps) wefti_client_drop(s, s->clients[i]);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Asks after the first loss of rank 1. Whether the scheduler puts the answer off. */
+static bool is_put_off(wefti_watch *watch, wefti_scheduler *s) {
+    ASSERT_SOON(wefti_watch_again(watch, &killed, 1) != WEFTI_AGAIN_PENDING || owes_answer(s));
+    return wefti_watch_again(watch, &killed, 1) == WEFTI_AGAIN_PENDING;
+}
+
+static wefti_again answer(wefti_watch *watch) {
+    ASSERT_SOON(wefti_watch_again(watch, &killed, 1) != WEFTI_AGAIN_PENDING);
+    return wefti_watch_again(watch, &killed, 1);
+}
+
+/* A launcher that has the seat of rank 1. */
+static wefti_watch *keeper_of_1(wefti_scheduler *s) {
+    wefti_member_options at = launcher_elsewhere(wefti_scheduler_address(s));
     const wefti_keep keep = {.seats = {1, 1}, .launcher = 9};
     wefti_watch *watch;
     wefti_span seats;
     int32_t size;
     assert_int_equal(wefti_watch_begin_keeping(&at, &keep, &watch), WEFT_OK);
     ASSERT_SOON(wefti_watch_seats(watch, &seats, &size) == WEFT_OK);
+    return watch;
+}
+
+static void hold(person *p, bool holds) {
+    if (holds)
+        pthread_mutex_lock(&p->member->caller.lock);
+    else
+        pthread_mutex_unlock(&p->member->caller.lock);
+}
+
+/* A launcher that asks too early has its answer once the ranks are there: also if nobody listened
+ * when it called, and if its connection breaks after the next scheduler has given it its seats. */
+static void a_launcher_asks_again(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(RANKS);
+    o.restarts = 1;
+    person p[RANKS], dead;
+    wefti_scheduler *s = world(&o, p);
+    wefti_watch *watch = keeper_of_1(s);
     dead = p[1];
     set_up(&p[1], wefti_scheduler_address(s), 1, p);
     p[1].at.step = -1;
-    pthread_mutex_lock(&dead.member->caller.lock);
+    hold(&dead, true);
     wefti_caller_fail(&dead.member->caller, WEFT_E_PEER, WEFT_RANK_OWN, "dead");
-    pthread_mutex_unlock(&dead.member->caller.lock);
-    s = crash(s, &o);
+    hold(&dead, false);
+    for (int r = 0; r < RANKS; r += 2) hold(&p[r], true); /* they come after the launcher */
+    o.port = wefti_scheduler_port(s);
+    kill_scheduler(s);
+    wefti_scheduler_stop(s);
+    ASSERT_SOON(called_in_vain(watch));
+    s = start(&o);
     (void)wefti_member_close(dead.member, NULL);
-    ASSERT_SOON(wefti_watch_again(watch, &killed, 1) != WEFTI_AGAIN_PENDING);
-    assert_int_equal(wefti_watch_again(watch, &killed, 1), WEFTI_AGAIN_YES);
+    ASSERT_SOON(has_given_seats(s));
+    drop_launchers(s);
+    ASSERT_SOON(has_given_seats(s));
+    assert_true(is_put_off(watch, s));
+    for (int r = 0; r < RANKS; r += 2) hold(&p[r], false);
+    assert_int_equal(answer(watch), WEFTI_AGAIN_YES);
     assert_int_equal(wefti_scheduler_deaths(s, 1), 1);
     begin(&p[0], survive);
     begin(&p[2], survive);
     begin(&p[1], come);
     for (int r = 0; r < RANKS; r++) end_well(&p[r]);
     leave_all(p, RANKS);
+    wefti_watch_end(watch);
+    wefti_scheduler_stop(s);
+}
+
+/* The world that came back has ended, and another one forms: of that one no earlier scheduler knows
+ * anything. */
+static void a_launcher_asks_in_the_next_world(void **state) {
+    (void)state;
+    wefti_scheduler_options o = test_scheduler(RANKS);
+    o.restarts = 1;
+    o.repeats = true;
+    person p[RANKS];
+    wefti_scheduler *s = world(&o, p);
+    wefti_watch *watch = keeper_of_1(s);
+    s = crash(s, &o);
+    ASSERT_SOON(has_given_seats(s));
+    test_wait_until(s, runs);
+    leave_all(p, RANKS);
+    begin(&p[0], join);
+    test_wait_until(s, forms);
+    assert_false(is_put_off(watch, s));
+    assert_int_equal(answer(watch), WEFTI_AGAIN_ALL);
+    end(&p[0]);
+    assert_true(p[0].status < 0);
     wefti_watch_end(watch);
     wefti_scheduler_stop(s);
 }
@@ -270,6 +365,7 @@ int main(void) {
         cmocka_unit_test(more_than_half),
         cmocka_unit_test(the_world_ends),
         cmocka_unit_test(a_launcher_asks_again),
+        cmocka_unit_test(a_launcher_asks_in_the_next_world),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -149,6 +149,7 @@ static void give(wefti_scheduler *s, wefti_client *c, const wefti_span *seats) {
     c->watch = *seats;
     for (int32_t r = seats->first; r < seats->first + seats->count; r++) {
         s->keeper[r] = c->keep.launcher;
+        s->earlier[r] = c->keep.again;
         s->called[r] = true;
     }
     wefti_keep_say(s, c);
@@ -285,7 +286,7 @@ weft_status wefti_keep_ask(wefti_scheduler *s, wefti_client *c, const wefti_fram
                             (int)seats->count, (int)seats->first, (int)s->options.size);
     } else {
         const bool known = seats->first >= 0 && seats->first < s->options.size &&
-                           s->keeper[seats->first] == keep.launcher;
+                           s->keeper[seats->first] == keep.launcher && !s->earlier[seats->first];
         c->keep = keep;
         /* A launcher without ranks, which says no WATCH, hears that this scheduler has its job. */
         if (c->watch.count == 0 || seats->first < 0)
@@ -298,11 +299,13 @@ weft_status wefti_keep_ask(wefti_scheduler *s, wefti_client *c, const wefti_fram
     return WEFT_OK;
 }
 
-/* What the others know of the rank, this scheduler will hear from them. */
+/* Whether the ranks may know more of the launcher's loss than this scheduler, which will hear it
+ * from them: it had no world yet, or one whose ranks have not said all. The launcher had its seats,
+ * or the leave to ask, from an earlier scheduler. */
 static bool is_of_earlier(const wefti_scheduler *s, const wefti_client *c) {
-    const bool forms = s->state == WEFTI_SCHEDULER_FORMING;
     if (s->state == WEFTI_SCHEDULER_RUNNING && s->mend.gathered) return true;
-    return forms && (c->keep.launcher ? c->keep.again : !c->keeps); /* another one has let it ask */
+    if (s->state != WEFTI_SCHEDULER_FORMING || s->whole) return false;
+    return c->keep.launcher ? c->keep.again : !c->keeps;
 }
 
 wefti_again wefti_keep_answer(wefti_scheduler *s, const wefti_end *end, int starts) {

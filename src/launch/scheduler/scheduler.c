@@ -146,6 +146,7 @@ static void release(wefti_scheduler *s) {
     wefti_alike_end(s);
     wefti_restart_budget_free(&s->restarts);
     wefti_free(s->keeper);
+    wefti_free(s->earlier);
     wefti_free(s->told);
     wefti_free(s->called);
     wefti_free(s->job);
@@ -191,13 +192,15 @@ weft_status wefti_scheduler_start(const wefti_scheduler_options *options, wefti_
     s->slots = wefti_calloc((size_t)options->size, sizeof *s->slots);
     s->live.ranks = wefti_calloc((size_t)options->size, sizeof *s->live.ranks);
     s->keeper = wefti_calloc((size_t)options->size, sizeof *s->keeper);
+    s->earlier = wefti_calloc((size_t)options->size, sizeof *s->earlier);
     s->told = wefti_calloc((size_t)options->size, sizeof *s->told);
     s->called = wefti_calloc((size_t)options->size, sizeof *s->called);
     s->job = wefti_strdup(options->job ? options->job : "");
-    weft_status status = s->slots && s->live.ranks && s->keeper && s->told && s->called && s->job
-                             ? wefti_seats_create(s)
-                             : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a scheduler of %d members",
-                                          (int)options->size);
+    weft_status status =
+        s->slots && s->live.ranks && s->keeper && s->earlier && s->told && s->called && s->job
+            ? wefti_seats_create(s)
+            : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a scheduler of %d members",
+                         (int)options->size);
     if (status >= 0) status = wefti_again_create(s);
     if (status >= 0) status = wefti_alike_begin(s);
     if (status >= 0) status = open_all(s);

@@ -25,7 +25,7 @@ typedef struct wefti_client {
     int64_t since_ns;            /* of the connection, or of its ending */
     wefti_registration launcher; /* launcher.launcher 0: it is none, or has not said which */
     wefti_span watch;            /* ranks of the launcher that it is; count 0: it is none */
-    wefti_keep keep;  /* of one that fills seats again; launcher 0: it does not. again: it has its
+    wefti_keep keep;  /* of one that fills seats again; launcher 0: it does not. again: it had its
                          seats from an earlier scheduler */
     bool keeps;       /* it has its seats, which are those of `watch`, or asks after its losses */
     int32_t coming;   /* of one that adds processes: those that have not come yet */
@@ -213,6 +213,7 @@ struct wefti_scheduler {
         int32_t *of_node;   /* [size] lists */
     } seats;                /* of members that wait for their rank: seats.c */
     uint64_t *keeper;       /* [size] the launcher that starts the rank; 0: none, or this host's */
+    bool *earlier;          /* [size] that launcher had the seat from an earlier scheduler */
     bool *told;             /* [size] ranks that know the verdict, or have ended */
     bool *called;           /* [size] ranks whose launcher has called */
     int32_t room;           /* slots, and seats of `mend` */
