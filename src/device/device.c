@@ -12,11 +12,15 @@ static const wefti_device_table *const tables[] = {WEFTI_DEVICES(ROW)};
 #undef ROW
 enum { TABLES = sizeof tables / sizeof *tables };
 
-static weft_status refuse(const char *name, int length) {
+static weft_status refuse(const char *names, const char *name, int length) {
     char all[128] = "";
     size_t at = 0;
     for (size_t i = 0; i < TABLES && at < sizeof all; i++)
         at += (size_t)snprintf(all + at, sizeof all - at, "%s%s", i ? ", " : "", tables[i]->name);
+    WEFT_REQUIRE(length, WEFT_E_ARG,
+                 "WEFT_DEVICE=%.64s has an empty word; between commas there must be one of the "
+                 "devices of this build: %s",
+                 names, all);
     WEFT_FAIL(WEFT_E_ARG, "WEFT_DEVICE has '%.*s'; this build has these devices: %s",
               length < 64 ? length : 64, name, all);
 }
@@ -35,12 +39,13 @@ weft_status wefti_device_choose(int32_t rank, const wefti_device_table **out) {
     if (!names || !*names) names = wefti_device_host.name;
     int32_t count = 1;
     for (const char *c = names; *c; c++) count += *c == ',';
+    const char *name = names;
     for (int32_t i = 0; i < count; i++) {
-        const size_t length = strcspn(names, ",");
-        const wefti_device_table *table = table_of(names, length);
-        if (!table) return refuse(names, (int)length);
+        const size_t length = strcspn(name, ",");
+        const wefti_device_table *table = table_of(name, length);
+        if (!table) return refuse(names, name, (int)length);
         if (i == rank % count) chosen = table;
-        names += length + (i + 1 < count);
+        name += length + (i + 1 < count);
     }
     *out = chosen;
     return WEFT_OK;

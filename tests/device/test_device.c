@@ -291,8 +291,13 @@ static void test_an_unknown_device_is_refused(void **state) {
         ASSERT_OK(wefti_device_choose(rank, &table));
         assert_ptr_equal(table, rank % 2 ? &wefti_device_host : &wefti_device_fenced);
     }
-    setenv("WEFT_DEVICE", "host,", 1);
-    assert_int_equal(wefti_device_choose(0, &table), WEFT_E_ARG);
+    static const char *const empty_words[] = {"host,", ",host", "host,,fenced", ","};
+    for (size_t i = 0; i < sizeof empty_words / sizeof *empty_words; i++) {
+        char facts[64];
+        snprintf(facts, sizeof facts, "WEFT_DEVICE=%s|empty|host, fenced", empty_words[i]);
+        setenv("WEFT_DEVICE", empty_words[i], 1);
+        ASSERT_FAILS(WEFT_E_ARG, facts, wefti_device_choose(0, &table));
+    }
     unsetenv("WEFT_DEVICE");
     ASSERT_OK(wefti_device_choose(0, &table));
     assert_ptr_equal(table, &wefti_device_host);
