@@ -165,6 +165,21 @@ static weft_status read_flag(const model_reading *r, const spot *level, const ch
 
 /* ---- devices ---- */
 
+/* Refuses a tier that has both a value and keys of curves. */
+static weft_status check_one_form(const model_reading *r, const spot *at,
+                                  const char *const *of_curves) {
+    if (at->value->kind != WEFTI_JSON_OBJECT) return WEFT_OK;
+    for (; *of_curves; of_curves++) {
+        const wefti_json *other = wefti_json_get(at->value, *of_curves);
+        if (other && strcmp(*of_curves, "source") != 0)
+            REFUSE(r, other,
+                   "%s has both 'value' and '%s': remove 'value' to keep curves, or '%s' to keep "
+                   "one rate for all sizes",
+                   at->path, *of_curves, *of_curves);
+    }
+    return WEFT_OK;
+}
+
 /* {"value": 8e9, "source": "..."}, or curves:
  * {"source": "...", "read": [[size, rate], ...], "write": ..., "both": ...} */
 static weft_status read_tier(const model_reading *r, const spot *device, const char *key,
@@ -179,6 +194,7 @@ static weft_status read_tier(const model_reading *r, const spot *device, const c
     if (!at.value) return WEFT_OK;
     if (at.value->kind != WEFTI_JSON_OBJECT || wefti_json_get(at.value, "value")) {
         wefti_figure plain;
+        WEFT_TRY(check_one_form(r, &at, known));
         WEFT_TRY(read_figure(r, device, key, 1, 1e18, true, &plain));
         *out = (wefti_tier_rates){.source = plain.source, .value = plain.value};
         return WEFT_OK;

@@ -329,6 +329,11 @@ static void tiers_have_curves(void **state) {
                  {"{\"source\": \"s\", \"reads\": [[1, 1]]}", "'read'"},
                  {"{\"read\": [[1, 1]], \"write\": [[1, 1]], \"both\": [[1, 1]]}", "source"},
                  {"{\"source\": \"s\", \"depth\": 0}", "depth"},
+                 {"{\"value\": 5, \"source\": \"s\", \"depth\": 8}",
+                  "line 10|host_bytes_per_second|both 'value'|'depth'"},
+                 {"{\"source\": \"s\", \"read\": [[1, 1]], \"value\": 5}",
+                  "line 10|host_bytes_per_second|both 'value'|'read'"},
+                 {"{\"value\": 5, \"source\": \"s\", \"dept\": 8}", "'dept'"},
                  {"{\"source\": \"s\", \"spends_cores\": 1}", "spends_cores"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         snprintf(text, sizeof text, "\"host_bytes_per_second\": %s, \"memory_curve\"",
