@@ -135,6 +135,11 @@ static void note_lines(const wefti_built *b, const char *lines) {
     }
 }
 
+static bool sizes_known(const weft_model_config *c) {
+    if (weft_family_is_language(c->family)) return c->vocab > 0;
+    return c->classes > 0 && c->image[0] > 0 && c->image[1] > 0 && c->image[2] > 0;
+}
+
 static weft_status open_data(wefti_built *b) {
     const weft_job_data *d = &b->job->data;
     bool language = b->model.objective->is_language;
@@ -153,7 +158,12 @@ static weft_status open_data(wefti_built *b) {
                                                        : probe.context,
                     .vocab = language ? b->model.config.vocab : b->model.config.classes,
                     .field = d->field, .skip_bad_lines = d->bad_lines == WEFT_BAD_LINES_SKIP);
-    WEFT_REQUIRE(d->path[0], WEFT_E_ARG, "data.path is missing: the file or directory to train on");
+    WEFT_REQUIRE(d->path[0], WEFT_E_ARG,
+                 "data.path is missing: the file or directory to train on%s",
+                 sizes_known(&b->model.config) ? ""
+                 : language ? "; plans and predictions need no data if the job sets model.vocab"
+                            : "; plans and predictions need no data if the job sets model.classes "
+                              "and model.image");
     const char *family = weft_family_text(b->model.config.family);
     WEFT_REQUIRE(!language || d->format != WEFT_FORMAT_IDX, WEFT_E_ARG,
                  "data.format: idx is for images, but %s learns from text, tokens or npy", family);
@@ -219,11 +229,6 @@ static weft_status sizes_from_data(wefti_built *b) {
             (long long)shape[0], (long long)shape[1], (long long)shape[2]);
     }
     return WEFT_OK;
-}
-
-static bool sizes_known(const weft_model_config *c) {
-    if (weft_family_is_language(c->family)) return c->vocab > 0;
-    return c->classes > 0 && c->image[0] > 0 && c->image[1] > 0 && c->image[2] > 0;
 }
 
 #define SPACED(name, text) " " text

@@ -32,6 +32,13 @@ expect 1 'cannot open nothere.txt' train job.yaml data.path=nothere.txt
 expect 1 'nothere.txt' train job.yaml data.validation=nothere.txt
 expect 1 'nothere.json' train job.yaml data.tokenizer=nothere.json
 expect 1 'data.path is missing' train job.yaml data.path=
+# What makes a plan without data possible is named, and it does.
+expect 1 'data.path is missing|model.vocab' plan job.yaml data.path=
+expect 0 '"weft_plan"|"mesh"' plan job.yaml data.path= model.vocab=256 --devices 2
+expect 1 'data.path is missing|model.classes|model.image' plan model.family=mlp
+expect 0 '"weft_plan"|"mesh"' plan model.family=mlp model.classes=10 'model.image=[1, 28, 28]' --devices 2
+expect 1 'data.path is missing' train job.yaml data.path= model.vocab=256
+grep model.vocab out && fail 'a size that is set is asked for' out
 : >empty.txt
 expect 1 'empty.txt|0 tokens|16|17' train job.yaml data.path=empty.txt
 printf 'sixteen bytes...' >short.txt
