@@ -16,6 +16,7 @@ enum { RANKS = 3, BLAMED = 1, BLAMES = 0 };
 typedef enum deed {
     STAYS,
     GIVES_UP,
+    NAMES_ITSELF, /* it gives up as a world's rank does */
     IS_LATE,
     BLAMES_ONE,
     BLAMES_ZERO,
@@ -65,6 +66,9 @@ static void act(wefti_member *m, part *p, deed what) {
         break;
     case GIVES_UP:
         wefti_member_fail(m, WEFT_E_PEER, WEFT_RANK_OWN, TEST_REASON);
+        break;
+    case NAMES_ITSELF:
+        wefti_member_fail(m, WEFT_E_PEER, BLAMED, "rank 1: " TEST_REASON);
         break;
     case IS_LATE:
         wefti_member_fail(m, WEFT_E_TIMEOUT, WEFT_RANK_OWN, TEST_REASON);
@@ -213,6 +217,13 @@ static void own_reason_after_blame(void **state) {
     all_told(s, WEFT_E_PEER, BLAMED, "rank 1|failed: |" TEST_REASON);
 }
 
+static void a_rank_is_named_once(void **state) {
+    (void)state;
+    wefti_scheduler *s = begin();
+    let(BLAMED, NAMES_ITSELF);
+    all_told(s, WEFT_E_PEER, BLAMED, "rank 1|failed: " TEST_REASON);
+}
+
 /* The blamed rank lives, and says nothing: only a connection was lost, so the job may be tried
  * again. */
 static void blame_without_a_word(void **state) {
@@ -285,11 +296,17 @@ static int free_crew(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(death_after_blame),           cmocka_unit_test(blame_after_death),
-        cmocka_unit_test(death_after_those_who_blame), cmocka_unit_test(own_reason_after_blame),
-        cmocka_unit_test(blame_without_a_word),        cmocka_unit_test(blamed_rank_leaves),
-        cmocka_unit_test(blame_by_one_that_ends),      cmocka_unit_test(blame_each_other),
-        cmocka_unit_test(blame_of_one_that_left),      cmocka_unit_test(time_is_up),
+        cmocka_unit_test(death_after_blame),
+        cmocka_unit_test(blame_after_death),
+        cmocka_unit_test(death_after_those_who_blame),
+        cmocka_unit_test(own_reason_after_blame),
+        cmocka_unit_test(a_rank_is_named_once),
+        cmocka_unit_test(blame_without_a_word),
+        cmocka_unit_test(blamed_rank_leaves),
+        cmocka_unit_test(blame_by_one_that_ends),
+        cmocka_unit_test(blame_each_other),
+        cmocka_unit_test(blame_of_one_that_left),
+        cmocka_unit_test(time_is_up),
     };
     return cmocka_run_group_tests(tests, make_crew, free_crew);
 }

@@ -1,5 +1,6 @@
 /* Watching a world that runs: feeds liveness.h, and says and does what it finds. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/memory.h"
@@ -57,6 +58,13 @@ static void end_blame(wefti_scheduler *s) {
     wefti_scheduler_abort_text(s, reason.status, reason.failed, &text);
 }
 
+/* The text without the rank's name in front: the scheduler says more of the rank. */
+static const char *without_name(const char *text, int32_t rank) {
+    char name[32];
+    const int length = snprintf(name, sizeof name, "rank %d: ", (int)rank);
+    return strncmp(text, name, (size_t)length) != 0 ? text : text + length;
+}
+
 /* `said` by the numbers that the rank knows: the seats may have others already. */
 static wefti_last_word word_of(const wefti_scheduler *s, int32_t rank,
                                const wefti_abort_reason *said) {
@@ -69,7 +77,7 @@ static wefti_last_word word_of(const wefti_scheduler *s, int32_t rank,
     out.of_itself = said->failed == WEFT_RANK_OWN || said->failed == s->slots[rank].told;
     if (out.of_itself) out.said.failed = wefti_slot_rank(s, rank);
     wefti_slot_name(s, rank, &text);
-    wefti_text_add(&text, " failed: %s", said->text);
+    wefti_text_add(&text, " failed: %s", without_name(said->text, s->slots[rank].told));
     char *words = wefti_text_take(&text);
     if (words) (void)snprintf(out.said.text, sizeof out.said.text, "%s", words);
     wefti_free(words);
