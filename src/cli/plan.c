@@ -260,13 +260,8 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (values.source.plan && !about_given_plan(&values))
         return cli_usage(verb, "--plan belongs to --infer, --redundancy and --export-strategy; the "
                                "other answers are about the plan that is made");
-    if (values.failures && !cli_goodput_is_good(values.failures))
-        return cli_usage(
-            verb,
-            "--failures is '%s'; write \"mtbf=50000h checkpoint=30s "
-            "restart=5min\", with s, min, h or d; mtbf is that of a device, host_mtbf that "
-            "of a host",
-            values.failures);
+    if (values.failures && (code = cli_goodput_check(verb, values.failures)) != CLI_DONE)
+        return code;
     if (values.diff) return diff(verb, left, words, &values);
     if (values.why && values.why_not)
         return cli_usage(verb, "--why and --why-not are two questions");

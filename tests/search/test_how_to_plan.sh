@@ -69,8 +69,10 @@ grep -q '"driver_memory": {"bytes": [1-9]' out || fail 'memory of the driver:' o
 weft plan job.yaml --machine "2 hosts of 2 cpu-epyc-9654" --evaluations 2 --json >out 2>&1 || fail 'a plan for CPUs:' out
 grep -q 'driver_memory' out && fail 'a machine without such figures:' out
 goodput 'mtbf=1s checkpoint=1h' 0 0.0001
-for wrong in 'mtbf=4x' 'mtbf=0' 'host_mtbf=0' 'mtbf' 'mtbf=-1h' 'mtbf=nan' 'rest=1s mtbf=1h' 'mtbf=1h mtbf=2h'; do
-    expect 2 '--failures|mtbf=' plan job.yaml --machine "$machine" --failures "$wrong"
+# Of several words the message names the wrong one.
+for wrong in mtbf=4x mtbf=0 host_mtbf=0 mtbf mtbf=-1h mtbf=nan rest=1s mtbf=2h,mtbf=3h; do
+    expect 2 "--failures|'${wrong#*,}'|mtbf=" plan job.yaml --machine "$machine" --failures "checkpoint=30s,$wrong restart=1s"
+    grep "'checkpoint=30s'\|'restart=1s'" out && fail "a good word is named beside $wrong:" out
 done
 
 # Section 12's parameters, and what is none.

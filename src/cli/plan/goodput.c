@@ -47,34 +47,52 @@ static bool read_seconds(const char *text, double *out) {
     return false;
 }
 
-static bool read_word(const char *word, failures *out) {
+/* NULL, or what is wrong with a word. */
+static const char *read_word(const char *word, failures *out) {
     static const char *const names[] = {"mtbf", "host_mtbf", "checkpoint", "restart"};
     double *const places[] = {&out->mtbf, &out->host_mtbf, &out->checkpoint, &out->restart};
-    const char *sign = strchr(word, '=');
-    for (size_t i = 0; sign && i < sizeof names / sizeof *names; i++)
-        if (strlen(names[i]) == (size_t)(sign - word) && !strncmp(word, names[i], strlen(names[i])))
-            return isnan(*places[i]) && read_seconds(sign + 1, places[i]); /* each word once */
-    return false;
+    const size_t length = strcspn(word, "=");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strlen(names[i]) != length || strncmp(word, names[i], length) != 0) continue;
+        const bool is_between = places[i] == &out->mtbf || places[i] == &out->host_mtbf;
+        if (!isnan(*places[i])) return "sets a key that another word has set";
+        if (!word[length] || !read_seconds(word + length + 1, places[i]))
+            return "needs a number behind '=', with s, min, h or d";
+        return is_between && *places[i] <= 0 ? "must be more than 0" : NULL;
+    }
+    return "has an unknown key; known: mtbf, host_mtbf, checkpoint, restart";
 }
 
-static bool read_failures(const char *text, failures *out) {
+/* NULL, or what is wrong with the word that *out_word and *out_length tell. */
+static const char *read_failures(const char *text, failures *out, const char **out_word,
+                                 int *out_length) {
     enum { WORD = 64 };
     *out = (failures){NAN, NAN, NAN, NAN};
     for (const char *at = text + strspn(text, " ,"); *at; at += strspn(at, " ,")) {
         char word[WORD];
         const size_t length = strcspn(at, " ,");
-        if (length >= WORD) return false;
+        *out_word = at;
+        *out_length = length < WORD ? (int)length : WORD;
+        if (length >= WORD) return "is too long";
         memcpy(word, at, length);
         word[length] = '\0';
-        if (!read_word(word, out)) return false;
+        const char *wrong = read_word(word, out);
+        if (wrong) return wrong;
         at += length;
     }
-    return !(out->mtbf <= 0) && !(out->host_mtbf <= 0);
+    return NULL;
 }
 
-bool cli_goodput_is_good(const char *text) {
+int cli_goodput_check(const cli_verb *verb, const char *text) {
     failures f;
-    return read_failures(text, &f);
+    const char *word;
+    int length;
+    const char *wrong = read_failures(text, &f, &word, &length);
+    if (!wrong) return CLI_DONE;
+    return cli_usage(verb,
+                     "--failures: '%.*s' %s; write \"mtbf=50000h checkpoint=30s restart=5min\"; "
+                     "mtbf is that of a device, host_mtbf that of a host",
+                     length, word, wrong);
 }
 
 /* Of segments of n steps. */
@@ -102,7 +120,11 @@ static double best_steps(const failures *f, double mean, double step) {
 cli_goodput cli_goodput_of(const char *text, const weft_prediction *p) {
     failures f;
     cli_goodput g = {0};
-    if (!read_failures(text ? text : "", &f) || !(p->step_seconds > 0) || p->ranks < 1) return g;
+    const char *word;
+    int length;
+    if (read_failures(text ? text : "", &f, &word, &length) || !(p->step_seconds > 0) ||
+        p->ranks < 1)
+        return g;
     g.mtbf_assumed = isnan(f.mtbf) && isnan(f.host_mtbf);
     g.checkpoint_assumed = isnan(f.checkpoint);
     g.restart_assumed = isnan(f.restart);

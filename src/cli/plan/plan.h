@@ -44,9 +44,10 @@ typedef struct cli_goodput {
     double share; /* of its time that the job computes for good */
     bool mtbf_assumed, checkpoint_assumed, restart_assumed; /* not given */
 } cli_goodput;
-/* Whether a text is "mtbf=50000h host_mtbf=9000h checkpoint=30s restart=5min": of a device, of a
- * host besides its devices, of writing a checkpoint, of starting again. Each may be absent. */
-bool cli_goodput_is_good(const char *text);
+/* CLI_DONE if a text is "mtbf=50000h host_mtbf=9000h checkpoint=30s restart=5min": of a device, of
+ * a host besides its devices, of writing a checkpoint, of starting again. Each may be absent.
+ * CLI_USAGE: the message names the wrong word. */
+int cli_goodput_check(const cli_verb *verb, const char *text);
 /* text NULL: nothing is given. */
 cli_goodput cli_goodput_of(const char *text, const struct weft_prediction *p);
 
