@@ -71,7 +71,7 @@ typedef struct weft_search_options {
     const char *fix;      /* hard constraints, "pp=4 tp=2"; NULL: none */
     int64_t memory_bytes; /* of a device; 0: the machine's */
     int evaluations;      /* how many plans are simulated at most; 0: the usual number */
-    double seconds;       /* the search ends then, and cannot be repeated; 0: no limit */
+    double seconds;       /* its limit, with which a search cannot be repeated; 0: no limit */
 } weft_search_options;
 
 /* An axis of the mesh, and the links between its devices. */
@@ -153,7 +153,7 @@ WEFTI_FILLED_DEFAULTS(weft_search_options, weft_search_defaults, weft_search_fil
  * @param out_notes  warnings, one per line, "" for none; freed with weft_text_free; may be NULL
  * @return WEFT_E_ARG for settings without a solution; the message names the op or the option.
  *         WEFT_E_NOMEM if nothing fits cost.capacity; the message says how many bytes are missing.
- */
+ *         WEFT_E_NOT_FOUND if JOINT found no plan within `seconds`. */
 WEFT_API weft_status weft_plan_search(weft_graph *graph, const weft_plan *settings,
                                       const weft_search_options *options, weft_plan **out,
                                       char **out_notes) WEFT_CHECKED;

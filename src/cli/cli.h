@@ -153,7 +153,7 @@ typedef struct cli_job_source {
     {"evaluations", "N", CLI_INTEGER, CLI_JOB_AT(type, evaluations), 1, 1 << 20, \
      "the joint search simulates at most so many plans"}, \
     {"search-seconds", "S", CLI_TEXT, CLI_JOB_AT(type, search_seconds), 0, 0, \
-     "the joint search ends then, and cannot be repeated"}
+     "the joint search ends then, with the best plan so far or none; it cannot be repeated"}
 /* clang-format on */
 #define CLI_MODE_OPTIONS(type)                                                                     \
     {"mode",                                                                                       \

@@ -25,6 +25,11 @@ expect 1 'pp=3' plan $job $few --machine "$machine" --fix "pp=3"
 expect 1 'pp=4' plan $job $few --machine "$machine" --mode auto --fix "pp=4" parallel.pipeline.stages=2
 # shellcheck disable=SC2086
 expect 1 'xx=3' plan $job $few --machine "$machine" --fix "xx=3"
+# The limit of time ends a search without a plan too.
+# shellcheck disable=SC2086
+expect 1 '1e-09 s|weft' plan $job --machine "$machine" --search-seconds 1e-9
+# shellcheck disable=SC2086
+expect 1 '"error"|1e-09 s' plan $job --machine "$machine" --search-seconds 1e-9 --json
 # shellcheck disable=SC2086
 expect 1 'no plan fits|rank|bytes' plan $job $few --machine "$machine" --memory 1MiB
 # shellcheck disable=SC2086

@@ -135,7 +135,8 @@ typedef struct wefti_joint_answer {
 } wefti_joint_answer;
 
 /* WEFT_E_NOMEM: no plan fits; the message says by how many bytes and on which rank. WEFT_E_ARG:
- * contradicting constraints, or no plan meets them. */
+ * contradicting constraints, or no plan meets them. WEFT_E_NOT_FOUND: the time was over before a
+ * plan was found. */
 weft_status wefti_joint_search(const wefti_joint_problem *problem,
                                wefti_joint_answer *out) WEFT_CHECKED;
 void wefti_joint_answer_free(wefti_joint_answer *answer);

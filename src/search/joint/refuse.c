@@ -4,12 +4,16 @@
 #include "program/print.h"
 #include "search/joint/branch.h"
 
-/* Whether some plan fits the changed problem; WEFT_OK also if none does. */
-static weft_status would_fit(const wefti_joint_problem *changed, bool *out) {
+/* Whether some plan fits the changed problem; WEFT_OK also if none does, or if none was found
+ * `until` then; 0: no limit of time. */
+static weft_status would_fit(const wefti_joint_problem *changed, double until, bool *out) {
     wefti_joint_problem p = *changed;
     wefti_joint_answer answer;
+    *out = false;
     p.evaluations = 1;
     p.plain = true;
+    if (until > 0) p.seconds = until - wefti_joint_now(&p);
+    if (until > 0 && p.seconds <= 0) return WEFT_OK;
     /* The modes that need least memory are enough to show that something fits. */
     if (p.fix.value[WEFTI_JOINT_RECOMPUTE] < 0)
         p.fix.value[WEFTI_JOINT_RECOMPUTE] = (int32_t)WEFT_RECOMPUTE_FULL;
@@ -18,12 +22,14 @@ static weft_status would_fit(const wefti_joint_problem *changed, bool *out) {
     const weft_status status = wefti_joint_search(&p, &answer);
     *out = status >= 0;
     if (*out) wefti_joint_answer_free(&answer);
-    if (status != WEFT_E_NOMEM && !wefti_joint_refuses(status)) return status;
+    if (status != WEFT_E_NOMEM && status != WEFT_E_NOT_FOUND && !wefti_joint_refuses(status))
+        return status;
     wefti_error_clear();
     return WEFT_OK;
 }
 
-static weft_status without_constraint(const wefti_joint_problem *p, bool *found, char out[128]) {
+static weft_status without_constraint(const wefti_joint_problem *p, double until, bool *found,
+                                      char out[128]) {
     static const wefti_joint_dimension first[] = {WEFTI_JOINT_LEVEL, WEFTI_JOINT_RECOMPUTE,
                                                   WEFTI_JOINT_MICROBATCHES};
     for (int i = 0; i < 3 + WEFTI_JOINT_COUNT && !*found; i++) {
@@ -31,7 +37,7 @@ static weft_status without_constraint(const wefti_joint_problem *p, bool *found,
         wefti_joint_problem changed = *p;
         if (p->fix.value[d] < 0) continue;
         changed.fix.value[d] = -1;
-        WEFT_TRY(would_fit(&changed, found));
+        WEFT_TRY(would_fit(&changed, until, found));
         if (*found)
             snprintf(out, 128, "without the constraint of %s a plan fits",
                      wefti_joint_dimension_text((wefti_joint_dimension)d));
@@ -39,7 +45,8 @@ static weft_status without_constraint(const wefti_joint_problem *p, bool *found,
     return WEFT_OK;
 }
 
-static weft_status with_more_devices(const wefti_joint_problem *p, bool *found, char out[128]) {
+static weft_status with_more_devices(const wefti_joint_problem *p, double until, bool *found,
+                                     char out[128]) {
     wefti_machine_model larger = *p->machine;
     weft_plan *settings;
     weft_status status = WEFT_OK;
@@ -52,7 +59,7 @@ static weft_status with_more_devices(const wefti_joint_problem *p, bool *found, 
         changed.settings = settings;
         changed.machine = &larger;
         status = wefti_plan_take_offload(settings, p->settings);
-        if (status >= 0) status = would_fit(&changed, found);
+        if (status >= 0) status = would_fit(&changed, until, found);
         weft_plan_destroy(settings);
         if (*found) snprintf(out, 128, "with %d devices a plan fits", p->settings->devices * times);
     }
@@ -60,12 +67,14 @@ static weft_status with_more_devices(const wefti_joint_problem *p, bool *found, 
 }
 
 /* The smallest change with which a plan fits, as a sentence. */
-static weft_status advise(const wefti_joint_problem *p, char out[128]) {
+static weft_status advise(const wefti_joint_branch *s, char out[128]) {
+    const wefti_joint_problem *p = s->j.problem;
+    const double until = p->seconds > 0 ? s->begin + p->seconds : 0;
     bool found = false;
     snprintf(out, 128, "the model needs more memory, or a smaller size");
     if (p->plain) return WEFT_OK;
-    WEFT_TRY(without_constraint(p, &found, out));
-    return found ? WEFT_OK : with_more_devices(p, &found, out);
+    WEFT_TRY(without_constraint(p, until, &found, out));
+    return found ? WEFT_OK : with_more_devices(p, until, &found, out);
 }
 
 /* The largest tensors at the peak of a candidate that has been walked, and the step of the peak.
@@ -180,6 +189,11 @@ weft_status wefti_joint_no_plan(wefti_joint_branch *s) {
     const wefti_joint_misfit *m = &s->walked;
     char *instant = NULL;
     char needs[32], more[32], has[32], advice[128];
+    WEFT_REQUIRE(!s->out->cut, WEFT_E_NOT_FOUND,
+                 "no plan found within %g s; the search was not finished: it compared %lld "
+                 "candidates, and simulated %d plans, of which none fits; give it more seconds, or "
+                 "constraints",
+                 s->j.problem->seconds, (long long)s->out->candidates, s->out->evaluations);
     if (!s->misfits && s->any_large) s->bounded[s->misfits++] = s->large;
     if (!s->j.problem->plain) {
         WEFT_TRY(walk_bounded(s));
@@ -192,8 +206,9 @@ weft_status wefti_joint_no_plan(wefti_joint_branch *s) {
                  "no plan for %d devices meets the constraints: %lld candidates suit neither the "
                  "model nor its batch",
                  s->j.devices, (long long)s->numbered);
-    WEFT_TRY(advise(s->j.problem, advice));
-    if (s->any_walked && !s->j.problem->plain) WEFT_TRY(find_instant(s, m, &instant));
+    WEFT_TRY(advise(s, advice));
+    if (s->any_walked && !s->j.problem->plain && !wefti_joint_out_of_time(s))
+        WEFT_TRY(find_instant(s, m, &instant));
     wefti_text text = {0};
     wefti_joint_degrees_text(&m->degrees, &text);
     if (instant) wefti_text_add(&text, ": %s", instant);

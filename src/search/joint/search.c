@@ -116,6 +116,8 @@ static weft_status push_split(void *context, const wefti_degrees *degrees) {
     wefti_joint_branch *s = context;
     wefti_degrees d = *degrees;
     bool spare = false;
+    /* An answer with a plan needs the bounds of all splits. */
+    if (!s->out->prediction && wefti_joint_out_of_time(s)) return WEFT_OK;
     for (bool more = true; more;) {
         wefti_joint_fitting fitting;
         WEFT_TRY(push_mode(s, &d, spare, &fitting));

@@ -35,7 +35,7 @@ double wefti_joint_now(const wefti_joint_problem *p) {
 
 bool wefti_joint_out_of_time(const wefti_joint_branch *s) {
     const double seconds = s->j.problem->seconds;
-    return seconds > 0 && s->out->prediction && wefti_joint_now(s->j.problem) - s->begin > seconds;
+    return seconds > 0 && wefti_joint_now(s->j.problem) - s->begin > seconds;
 }
 
 static bool stops(void *context) {
