@@ -341,6 +341,8 @@ static weft_status new_tables(wefti_emitter *b) {
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_gradient));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->reduced));
     WEFT_TRY(wefti_new_array(b->scratch, values, sizeof *b->terms, &b->terms));
+    WEFT_TRY(wefti_new_array(b->scratch, values, sizeof *b->terms_of, &b->terms_of));
+    wefti_reduce_count_terms(b);
     WEFT_TRY(wefti_new_array(b->scratch, values, sizeof *b->packed_at, &b->packed_at));
     for (int64_t v = 0; v < values; v++) b->packed_at[v] = -1;
     WEFT_TRY(wefti_new_array(b->scratch, b->dec->bucket_count, sizeof *b->packed, &b->packed));

@@ -167,6 +167,8 @@ typedef struct wefti_emitter {
     bool reduces, completes; /* the passes being built reduce gradients of some buckets; of all */
     bool adds;               /* what a bucket reduces is added to earlier microbatches' */
     int32_t *terms;          /* per root value: terms of its gradient that are emitted */
+    int32_t *terms_of;       /* per root value: outputs of this rank's backward passes, for one
+                                microbatch, that are terms of its gradient */
     bool *param_started;     /* some step has written to it */
     int32_t *param_index;    /* per root value: index of its tensor, -1 */
     bool unnamed;            /* memory for a name was missing; the build fails */
@@ -290,6 +292,8 @@ bool wefti_reduce_overlaps(const wefti_emitter *b);
 bool wefti_reduce_at_last(const wefti_emitter *b);
 /* Call it before the passes of a microbatch. `last`: they complete all gradients. */
 void wefti_reduce_begin(wefti_emitter *b, bool last);
+/* Fills `terms_of`. */
+void wefti_reduce_count_terms(wefti_emitter *b);
 /* Call it after the last pass of a call. Reduces the buckets that this pass has completed. */
 weft_status wefti_reduce_completed(wefti_emitter *b, wefti_section s, int32_t call) WEFT_CHECKED;
 /* Reduces a bucket, unless it already is. `posts`: leaves its transfers in flight. */

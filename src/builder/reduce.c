@@ -42,17 +42,15 @@ static bool is_reduced(const wefti_emitter *b, int32_t v) {
 
 /* ---- buckets in one buffer ---- */
 
-/* How many outputs of this rank's backward passes, for one microbatch, are gradients of v. */
-static int32_t terms_of(const wefti_emitter *b, int32_t v) {
-    int32_t terms = 0;
+void wefti_reduce_count_terms(wefti_emitter *b) {
     for (int32_t k = 0; k < b->dec->call_count; k++) {
         const wefti_call_plan *call = &b->dec->calls[k];
         if (!call->mine || !call->differentiated) continue;
         const wefti_cell_grad *grad = &b->p->grads[call->grad];
         for (int i = 0; i < call->node->inputs; i++)
-            terms += call->node->in[i] == v && grad->gradient_out[i] >= 0;
+            if (call->node->in[i] >= 0)
+                b->terms_of[call->node->in[i]] += grad->gradient_out[i] >= 0;
     }
-    return terms;
 }
 
 /* Decides which gradients of a bucket lie in its common buffer. Gradients of a bucket have equal
@@ -66,8 +64,7 @@ static weft_status pack(wefti_emitter *b, int32_t k) {
     for (int32_t i = 0; i < x->count && !x->each; i++) {
         int32_t v = x->values[i];
         const wefti_sharding *s = sharding_of(b, v);
-        if (!is_reduced(b, v) || !only_summed(&s->gradient, &s->state) || terms_of(b, v) == 0)
-            continue;
+        if (!is_reduced(b, v) || !only_summed(&s->gradient, &s->state) || !b->terms_of[v]) continue;
         weft_desc here = wefti_sharding_desc(b->dec, &b->root->values[v].desc, &s->gradient);
         p->bytes = wefti_aligned(p->bytes);
         b->packed_at[v] = p->bytes;
@@ -498,7 +495,7 @@ static bool completes_gradient(const wefti_emitter *b, int32_t k, int32_t v) {
     if (b->dec->stages == 1) return b->dec->last_backward[v] == k;
     if (b->dec->bucket[b->dec->bucket_of[v]].each) /* not after the first part of a divided pass */
         return b->dec->own_last[v] == k && b->param_started[v];
-    return b->terms[v] == terms_of(b, v) * b->dec->micros;
+    return b->terms[v] == b->terms_of[v] * b->dec->micros;
 }
 
 weft_status wefti_reduce_completed(wefti_emitter *b, wefti_section s, int32_t k) {

@@ -9,6 +9,7 @@
 #ifndef WEFTI_PARTITION_CONTEXT_H
 #define WEFTI_PARTITION_CONTEXT_H
 
+#include "base/map/map.h"
 #include "graph/builder.h"
 #include "graph/lower/lower.h"
 #include "partition/partition.h"
@@ -16,11 +17,12 @@
 typedef struct wefti_partition_entry {
     const weft_body *key;
     const wefti_strategy **strategies; /* per node */
-    uint64_t tag;
     wefti_layout *required_in, *required_out, *late;
     uint8_t *in_state, *out_state;
     wefti_local_body result;
     wefti_rank_reads reads; /* what the local body depends on */
+    uint64_t request[2];    /* the body and the tag: the key in `by_request` */
+    int64_t next, last;     /* the next entry with this key, -1: none; of the first one: the last */
 } wefti_partition_entry;
 
 /* The plan's strategies for the nodes of a body in one call. They are kept because matching names
@@ -55,6 +57,8 @@ struct wefti_partition {
     int64_t transfer_count, transfer_cap;
     wefti_partition_entry **entries;
     int64_t entry_count, entry_cap;
+    wefti_map by_request; /* the first entry for a body and a tag */
+    wefti_map by_body;    /* the entry of a local body; the key is the pointer */
     wefti_matched *matched[WEFTI_MATCHED_BUCKETS];
     wefti_candidates *candidates[WEFTI_MATCHED_BUCKETS];
     uint64_t *applied;   /* per strategy of the plan: a bit for each of its first 64 splits that
@@ -111,6 +115,10 @@ weft_status wefti_partition_find_strategies(wefti_partition *p,
 const wefti_partition_entry *wefti_partition_find_entry(wefti_partition *p,
                                                         const wefti_partition_spec *spec,
                                                         const wefti_strategy *const *strategies);
+/* The entry of a local body; NULL: none. */
+wefti_partition_entry *wefti_partition_entry_of(const wefti_partition *p, const weft_body *local);
+/* Adds an entry with its result: it is found from now on. */
+weft_status wefti_partition_keep_entry(wefti_partition *p, wefti_partition_entry *e) WEFT_CHECKED;
 /* A new entry with a copy of the request. */
 weft_status wefti_partition_new_entry(wefti_partition *p, const wefti_partition_spec *spec,
                                       const wefti_strategy *const *strategies,

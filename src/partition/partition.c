@@ -39,9 +39,8 @@ wefti_rank_reads *wefti_partition_reads(wefti_partition *p) {
 }
 
 void wefti_partition_use(wefti_partition *p, const weft_body *local) {
-    for (int64_t e = 0; e < p->entry_count; e++)
-        if (p->entries[e]->result.body == local)
-            wefti_rank_reads_join(&p->reads, &p->entries[e]->reads);
+    const wefti_partition_entry *e = wefti_partition_entry_of(p, local);
+    if (e) wefti_rank_reads_join(&p->reads, &e->reads);
 }
 
 void wefti_partition_observe(wefti_partition *p, wefti_decide *decide, void *context) {
@@ -250,7 +249,6 @@ static weft_status run(wefti_partition *p, wefti_partition_context *ctx,
                        const wefti_local_body **out) {
     wefti_partition_entry *e;
     wefti_layout *layouts;
-    WEFT_TRY(WEFT_GROW(p->entries, p->entry_count, p->entry_cap));
     WEFT_TRY(wefti_partition_new_entry(p, ctx->spec, ctx->strategies, &e));
     ctx->reads = &e->reads;
     WEFT_TRY(wefti_partition_array(p->arena, ctx->from->in_count, sizeof *ctx->in_layout,
@@ -260,13 +258,13 @@ static weft_status run(wefti_partition *p, wefti_partition_context *ctx,
         wefti_partition_array(p->arena, ctx->from->value_count, sizeof(bool), &ctx->communicated));
     weft_status status = partition_body(p, ctx, layouts);
     if (status >= 0 && e->reads.lost) status = WEFT_E_NOMEM; /* raised where they were lost */
+    e->result = (wefti_local_body){ctx->to, ctx->in_layout, layouts, ctx->communicated};
+    if (status >= 0) status = wefti_partition_keep_entry(p, e);
     if (status < 0) {
         wefti_body_destroy(ctx->to);
         wefti_rank_reads_free(&e->reads);
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
-    e->result = (wefti_local_body){ctx->to, ctx->in_layout, layouts, ctx->communicated};
-    p->entries[p->entry_count++] = e;
     *out = &e->result;
     return WEFT_OK;
 }
@@ -292,12 +290,10 @@ weft_status wefti_partition_body(wefti_partition *p, const wefti_partition_spec 
 
 const wefti_local_body *wefti_partition_of_local(const wefti_partition *p, const weft_body *local,
                                                  const weft_body **out_whole) {
-    for (int64_t e = 0; e < p->entry_count; e++)
-        if (p->entries[e]->result.body == local) {
-            *out_whole = p->entries[e]->key;
-            return &p->entries[e]->result;
-        }
-    return NULL;
+    const wefti_partition_entry *e = wefti_partition_entry_of(p, local);
+    if (!e) return NULL;
+    *out_whole = e->key;
+    return &e->result;
 }
 
 /* A pattern without an op matches all ops of a label, and only some of them have the named factor.
@@ -354,6 +350,8 @@ void wefti_partition_destroy(wefti_partition *p) {
     }
     for (int64_t t = 0; t < p->transfer_count; t++) wefti_free(p->transfers[t]);
     wefti_rank_reads_free(&p->reads);
+    wefti_map_free(&p->by_request);
+    wefti_map_free(&p->by_body);
     wefti_free(p->entries);
     wefti_free(p->transfers);
     wefti_free(p->applied);
@@ -366,13 +364,17 @@ void wefti_partition_destroy(wefti_partition *p) {
 int64_t wefti_partition_bytes(const wefti_partition *p) {
     if (!p) return 0;
     const int64_t strategies = p->plan->strategy_count + 1;
-    int64_t bytes = (int64_t)sizeof *p + wefti_arena_bytes(p->arena) +
-                    wefti_array_bytes(p->entries, p->entry_cap, sizeof *p->entries) +
-                    wefti_array_bytes(p->transfers, p->transfer_cap, sizeof *p->transfers) +
-                    wefti_array_bytes(p->applied, strategies, sizeof *p->applied) +
-                    wefti_array_bytes(p->missed, strategies, sizeof *p->missed) +
-                    wefti_array_bytes(p->meaning, strategies, sizeof *p->meaning) +
-                    wefti_array_bytes(p->reads.items, p->reads.cap, sizeof *p->reads.items);
+    int64_t bytes =
+        (int64_t)sizeof *p + wefti_arena_bytes(p->arena) +
+        wefti_array_bytes(p->entries, p->entry_cap, sizeof *p->entries) +
+        wefti_array_bytes(p->by_request.slots, p->by_request.capacity,
+                          sizeof *p->by_request.slots) +
+        wefti_array_bytes(p->by_body.slots, p->by_body.capacity, sizeof *p->by_body.slots) +
+        wefti_array_bytes(p->transfers, p->transfer_cap, sizeof *p->transfers) +
+        wefti_array_bytes(p->applied, strategies, sizeof *p->applied) +
+        wefti_array_bytes(p->missed, strategies, sizeof *p->missed) +
+        wefti_array_bytes(p->meaning, strategies, sizeof *p->meaning) +
+        wefti_array_bytes(p->reads.items, p->reads.cap, sizeof *p->reads.items);
     for (int64_t e = 0; e < p->entry_count; e++)
         bytes += wefti_body_bytes(p->entries[e]->result.body) +
                  wefti_array_bytes(p->entries[e]->reads.items, p->entries[e]->reads.cap,

@@ -70,10 +70,11 @@ const wefti_partition_entry *wefti_partition_find_entry(wefti_partition *p,
                                                         const wefti_partition_spec *spec,
                                                         const wefti_strategy *const *strategies) {
     const weft_body *b = spec->body;
-    for (int64_t e = 0; e < p->entry_count; e++) {
-        const wefti_partition_entry *x = p->entries[e];
-        if (x->key == b && x->tag == spec->tag &&
-            same_strategies(p, x->strategies, strategies, b->node_count) &&
+    const uint64_t request[2] = {(uintptr_t)b, spec->tag};
+    const wefti_partition_entry *x;
+    for (int64_t e = wefti_map_find(&p->by_request, request, sizeof request); e >= 0; e = x->next) {
+        x = p->entries[e];
+        if (same_strategies(p, x->strategies, strategies, b->node_count) &&
             same_states(x->in_state, spec->in_state, b->in_count) &&
             same_layouts(x->required_in, spec->in, spec->in_state, b->in_count) &&
             (spec->out_state != NULL) == (x->out_state != NULL) &&
@@ -84,6 +85,27 @@ const wefti_partition_entry *wefti_partition_find_entry(wefti_partition *p,
             return x;
     }
     return NULL;
+}
+
+wefti_partition_entry *wefti_partition_entry_of(const wefti_partition *p, const weft_body *local) {
+    const int64_t e = wefti_map_find(&p->by_body, &local, sizeof local);
+    return e < 0 ? NULL : p->entries[e];
+}
+
+weft_status wefti_partition_keep_entry(wefti_partition *p, wefti_partition_entry *e) {
+    const int64_t number = p->entry_count;
+    int64_t first;
+    WEFT_TRY(WEFT_GROW(p->entries, number, p->entry_cap));
+    WEFT_TRY(wefti_map_reserve(&p->by_request, number + 1)); /* no key without its entry */
+    WEFT_TRY(wefti_map_reserve(&p->by_body, number + 1));
+    WEFT_TRY(wefti_map_add(&p->by_request, e->request, sizeof e->request, number, &first));
+    WEFT_TRY(wefti_map_add(&p->by_body, &e->result.body, sizeof e->result.body, number, NULL));
+    p->entries[number] = e;
+    p->entry_count++;
+    e->next = -1;
+    if (first != number) p->entries[p->entries[first]->last]->next = number;
+    p->entries[first]->last = number;
+    return WEFT_OK;
 }
 
 static weft_status keep(wefti_partition *p, const void *from, int64_t count, size_t bytes,
@@ -104,7 +126,8 @@ weft_status wefti_partition_new_entry(wefti_partition *p, const wefti_partition_
     WEFT_TRY(wefti_partition_array(p->arena, 1, sizeof *e, &e));
     e->key = b;
     WEFT_TRY(keep(p, strategies, b->node_count, sizeof *strategies, &e->strategies));
-    e->tag = spec->tag;
+    e->request[0] = (uintptr_t)b;
+    e->request[1] = spec->tag;
     WEFT_TRY(keep(p, spec->in, b->in_count, sizeof *spec->in, &e->required_in));
     WEFT_TRY(keep(p, spec->in_state, b->in_count, 1, &e->in_state));
     WEFT_TRY(keep(p, spec->out_state, b->out_count, 1, &e->out_state));
