@@ -22,10 +22,9 @@ static double least_of_all(joint_source *m, const joint_question *base) {
                         for (int s = 0; s < (pp > 1 ? 3 : 1); s++) {
                             char fix[160];
                             snprintf(fix, sizeof fix,
-                                     "pp=%d tp=%d cp=1 ep=1 microbatches=%d level=%d recompute=%s"
-                                     "%s%s",
-                                     pp, tp, micro, level, modes[r], pp > 1 ? " schedule=" : "",
-                                     pp > 1 ? schedules[s] : "");
+                                     "pp=%d tp=%d cp=1 ep=1 microbatches=%d level=%d recompute=%s "
+                                     "schedule=%s",
+                                     pp, tp, micro, level, modes[r], schedules[s]);
                             joint_question q = *base;
                             q.fix = fix;
                             q.evaluations = 64;

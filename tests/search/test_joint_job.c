@@ -227,13 +227,6 @@ static void contradictions_are_named(void **state) {
     refuses("schedule=1f1b chunks=2", 8, "chunks=2", "schedule=1f1b");
     refuses("microbatches=3", 8, "microbatches=3", "8 samples");
     refuses("sp=1 tp=1", 8, "sp=1", "tp=1");
-    /* Values that nothing in the plan would show. */
-    refuses("schedule=zero_bubble pp=1", 8, "schedule=zero_bubble", "pp=1");
-    refuses("schedule=1f1b dp=8", 8, "schedule=1f1b and pp=1", "8 devices");
-    refuses("chunks=2 tp=4 cp=2", 8, "chunks=2 and pp=1", "8 devices");
-    refuses("inner=tp tp=1", 8, "inner=tp", "tp=1");
-    refuses("inner=dp pp=4 tp=2", 8, "inner=dp and dp=1", "8 devices");
-    refuses("sp=1 pp=2 dp=4", 8, "sp=1 and tp=1", "8 devices");
     refuses("level=3 dp=1 ep=1 cp=1", 8, "level=3", "dp=1");
     refuses("level=1 tp=4 pp=2", 8, "level=1", "tp=4 pp=2");
     /* With values that would be right, and the reason where a check knows one. */
@@ -254,32 +247,6 @@ static void contradictions_are_named(void **state) {
     assert_int_equal(wefti_joint_fix_add("tp=0", &fix), WEFT_E_ARG);
     ASSERT_FAILS(WEFT_E_ARG, "'some'|none|selective|full",
                  wefti_joint_fix_add("recompute=some", &fix));
-}
-
-/* Of models whose ops the dynamic search splits, too, answers meet the constraints. */
-static void plans_of_the_dynamic_search_meet_constraints(void **state) {
-    (void)state;
-    static const char *const asked[] = {"chunks=2", "sp=1", "shard=2"};
-    joint_source m = {.dtype = WEFT_F32,
-                      .config = {.family = WEFT_FAMILY_MLP, .classes = 10, .image = {1, 8, 8}}};
-    ASSERT_OK(weft_model_complete(&m.config));
-    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
-        const joint_question q = {
-            joint_machine(1, 4, 1e11, 1e10), asked[i], 4, 8, 0, .evaluations = 8};
-        wefti_joint_answer a;
-        const weft_status status = joint_ask(&m, &q, &a);
-        if (status < 0) {
-            ASSERT_FAILS(WEFT_E_ARG, asked[i], status);
-            continue;
-        }
-        wefti_text text = {0};
-        wefti_joint_degrees_text(&a.degrees, &text);
-        char *degrees = wefti_text_take(&text);
-        ASSERT_FACTS(degrees, asked[i]);
-        wefti_free(degrees);
-        wefti_joint_answer_free(&a);
-    }
-    joint_source_free(&m);
 }
 
 static void what_does_not_fit_is_said(void **state) {
@@ -330,7 +297,6 @@ int main(void) {
         cmocka_unit_test(offloads_of_the_job_are_kept),
         cmocka_unit_test(constraints_are_kept),
         cmocka_unit_test(contradictions_are_named),
-        cmocka_unit_test(plans_of_the_dynamic_search_meet_constraints),
         cmocka_unit_test(what_does_not_fit_is_said),
         cmocka_unit_test(the_least_need_is_said),
     };

@@ -1,5 +1,4 @@
 /* Constraints of the joint search as text: see joint.h. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,10 +131,9 @@ weft_status wefti_joint_fix_add(const char *text, wefti_joint_fix *fix) {
 
 /* ---- pairs that exclude each other ---- */
 
-static const int degrees[] = {WEFTI_JOINT_DATA, WEFTI_JOINT_EXPERT, WEFTI_JOINT_CONTEXT,
-                              WEFTI_JOINT_TENSOR, WEFTI_JOINT_STAGES};
-
 static weft_status check_product(const wefti_joint_fix *fix, int32_t devices) {
+    static const int degrees[] = {WEFTI_JOINT_DATA, WEFTI_JOINT_EXPERT, WEFTI_JOINT_CONTEXT,
+                                  WEFTI_JOINT_TENSOR, WEFTI_JOINT_STAGES};
     int64_t product = 1, least = 1;
     int last = -1;
     bool all = true;
@@ -196,53 +194,6 @@ static weft_status check_level(const wefti_joint_fix *fix, int32_t devices) {
     return WEFT_OK;
 }
 
-/* Whether a degree is 1, as fixed or as the other degrees leave it no device. */
-static bool is_one(const wefti_joint_fix *fix, int degree, int32_t devices, bool *out_left) {
-    int64_t others = 1;
-    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++) {
-        const int32_t value = fix->value[degrees[i]];
-        if (degrees[i] != degree && value > 1) others *= value;
-    }
-    *out_left = fix->value[degree] < 0 && others == devices;
-    return fix->value[degree] == 1 || *out_left;
-}
-
-/* Some values have a meaning only if a degree is more than 1. */
-static weft_status check_effect(const wefti_joint_fix *fix, int32_t devices) {
-    static const int of_axis[] = {WEFTI_JOINT_DATA, WEFTI_JOINT_EXPERT, WEFTI_JOINT_CONTEXT,
-                                  WEFTI_JOINT_TENSOR}; /* by number in `axes` */
-    const int32_t inner = fix->value[WEFTI_JOINT_INNER];
-    const struct {
-        int dimension, degree;
-        int32_t least; /* the least value with an effect */
-        const char *reason;
-    } rules[] = {
-        {WEFTI_JOINT_CHUNKS, WEFTI_JOINT_STAGES, 2, "only pipelines have chunks"},
-        {WEFTI_JOINT_SCHEDULE, WEFTI_JOINT_STAGES, 0, "only pipelines have a schedule"},
-        {WEFTI_JOINT_SEQUENCE, WEFTI_JOINT_TENSOR, 1, "the sequence is split over the axis tp"},
-        {WEFTI_JOINT_INNER, of_axis[inner < 0 ? 0 : inner], 0, "one device has no neighbours"}};
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-        const int d = rules[i].dimension;
-        bool left;
-        if (fix->value[d] < rules[i].least || !is_one(fix, rules[i].degree, devices, &left))
-            continue;
-        wefti_text text = {0};
-        wefti_joint_constraint_text((wefti_joint_dimension)d, fix->value[d], &text);
-        char *word = wefti_text_take(&text);
-        WEFT_REQUIRE(word, WEFT_E_NOMEM, "no memory for a message");
-        char why[64] = "";
-        if (left && devices == 1) snprintf(why, sizeof why, " (there is one device)");
-        if (left && devices > 1)
-            snprintf(why, sizeof why, " (the other degrees take all %d devices)", devices);
-        const weft_status status =
-            WEFT_RAISE(WEFT_E_ARG, "contradicting constraints: %s and %s=1%s: %s", word,
-                       names[rules[i].degree], why, rules[i].reason);
-        wefti_free(word);
-        return status;
-    }
-    return WEFT_OK;
-}
-
 weft_status wefti_joint_fix_check(const wefti_joint_fix *fix, int32_t devices, int64_t batch) {
     const int32_t *v = fix->value;
     const int32_t schedule = v[WEFTI_JOINT_SCHEDULE], chunks = v[WEFTI_JOINT_CHUNKS];
@@ -253,7 +204,12 @@ weft_status wefti_joint_fix_check(const wefti_joint_fix *fix, int32_t devices, i
     WEFT_REQUIRE(chunks <= 1 || schedule < 0 || takes_chunks, WEFT_E_ARG,
                  "contradicting constraints: chunks=%d and schedule=%s, which has one chunk",
                  chunks, schedules[schedule]);
-    WEFT_TRY(check_effect(fix, devices));
+    WEFT_REQUIRE(chunks <= 1 || v[WEFTI_JOINT_STAGES] != 1, WEFT_E_ARG,
+                 "contradicting constraints: chunks=%d and pp=1: only pipelines have chunks",
+                 chunks);
+    WEFT_REQUIRE(
+        v[WEFTI_JOINT_SEQUENCE] != 1 || v[WEFTI_JOINT_TENSOR] != 1, WEFT_E_ARG,
+        "contradicting constraints: sp=1 and tp=1: the sequence is split over the axis tp");
     WEFT_REQUIRE(v[WEFTI_JOINT_SHARD] <= 0 || v[WEFTI_JOINT_LEVEL] != 0, WEFT_E_ARG,
                  "contradicting constraints: shard=%d and level=0: nothing is shared out",
                  v[WEFTI_JOINT_SHARD]);

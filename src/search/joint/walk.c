@@ -352,19 +352,12 @@ static weft_status walk_dynamic(wefti_joint_branch *s, int level) {
 weft_status wefti_joint_walk_splits_of_ops(wefti_joint_branch *s) {
     const wefti_joint_problem *p = s->j.problem;
     const weft_model_config *c = p->source.config;
-    static const wefti_joint_dimension split[] = {
-        WEFTI_JOINT_DATA,   WEFTI_JOINT_EXPERT,    WEFTI_JOINT_CONTEXT, WEFTI_JOINT_TENSOR,
-        WEFTI_JOINT_STAGES, WEFTI_JOINT_RECOMPUTE, WEFTI_JOINT_INNER};
+    static const wefti_joint_dimension split[] = {WEFTI_JOINT_DATA,    WEFTI_JOINT_EXPERT,
+                                                  WEFTI_JOINT_CONTEXT, WEFTI_JOINT_TENSOR,
+                                                  WEFTI_JOINT_STAGES,  WEFTI_JOINT_RECOMPUTE};
     if (c && wefti_family_has_split(c->family, WEFTI_SPLIT_TENSOR)) return WEFT_OK;
-    /* These plans have neither chunks nor split sequences, and all replicas share states. */
-    static const struct {
-        wefti_joint_dimension dimension;
-        int32_t most;
-    } absent[] = {{WEFTI_JOINT_SEQUENCE, 0}, {WEFTI_JOINT_CHUNKS, 1}, {WEFTI_JOINT_SHARD, 0}};
     for (size_t i = 0; i < sizeof split / sizeof *split; i++)
         if (p->fix.value[split[i]] >= 0) return WEFT_OK;
-    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++)
-        if (p->fix.value[absent[i].dimension] > absent[i].most) return WEFT_OK;
     if (s->j.devices == 1 || p->settings->pipeline.stages > 1) return WEFT_OK;
     for (int level = 0; level <= 3; level += 3) {
         const int32_t fixed = p->fix.value[WEFTI_JOINT_LEVEL];
