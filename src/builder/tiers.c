@@ -131,6 +131,11 @@ weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) {
     return space == WEFTI_SPACE_DEVICE ? WEFT_OK : divide_update(b, value, &rule, u);
 }
 
+/* Whether an update fetches states, and stores them. */
+static bool is_fetched(const wefti_emitter *b, const wefti_update_draft *u) {
+    return u->states && b->buffers[u->state[0]].space != WEFTI_SPACE_DEVICE;
+}
+
 /* Where state i of a slice lies in its home, and its bytes. */
 static wefti_buffer_ref slice_of(const wefti_emitter *b, const wefti_update_draft *u, int i,
                                  int32_t slice, int64_t *out_bytes) {
@@ -201,8 +206,9 @@ static weft_status next_to_fetch(wefti_emitter *b, int32_t *out) {
         for (; x->item < b->dec->bucket[x->bucket].count; x->item++) {
             const int32_t value = b->dec->bucket[x->bucket].values[x->item];
             if (space_of_states(b, value) == WEFTI_SPACE_DEVICE) continue;
+            const wefti_update_draft *u = &b->update[value];
             WEFT_TRY(wefti_slices_begin(b, value));
-            if (b->update[value].next == b->update[value].slices) continue;
+            if (!is_fetched(b, u) || u->next == u->slices) continue;
             *out = value;
             return WEFT_OK;
         }
@@ -227,7 +233,7 @@ weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, int32_t value, i
     struct wefti_update_ahead *x = b->ahead;
     int32_t i = 0;
     memcpy(state, b->update[value].state, 4 * sizeof *state);
-    if (space_of_states(b, value) == WEFTI_SPACE_DEVICE) return WEFT_OK;
+    if (!is_fetched(b, &b->update[value])) return WEFT_OK;
     while (i < x->count && (x->slices[i].value != value || x->slices[i].slice != slice)) i++;
     if (i == x->count) WEFT_TRY(fetch_slice(b, s, value));
     const fetched_slice f = x->slices[i];
@@ -242,7 +248,7 @@ weft_status wefti_slice_store(wefti_emitter *b, wefti_section s, int32_t value, 
                               const int32_t state[4]) {
     const wefti_update_draft *u = &b->update[value];
     int64_t bytes;
-    if (space_of_states(b, value) == WEFTI_SPACE_DEVICE) return WEFT_OK;
+    if (!is_fetched(b, u)) return WEFT_OK;
     WEFT_TRY(wefti_tier_finish(b, s)); /* one slice is stored while the next one is updated */
     for (int i = 0; i < u->states; i++) {
         const wefti_buffer_ref home = slice_of(b, u, i, slice, &bytes);

@@ -43,11 +43,18 @@ static weft_status end_file(wefti_rank_device *d, int64_t i) {
     return status;
 }
 
+static weft_status name_copy(weft_status status, const wefti_step *step) {
+    return status < 0 ? wefti_prefix(status, "%s of '%s'", wefti_copy_text(step), step->name)
+                      : WEFT_OK;
+}
+
 static weft_status wait_file(wefti_rank_device *d, const wefti_step *step) {
     int64_t i = 0;
-    while (d->files[i].move != step->move) i++;
+    while (i < d->file_count && d->files[i].move != step->move) i++;
+    WEFT_REQUIRE(i < d->file_count, WEFT_E_BUG, "step '%s' waits for a copy that was not posted",
+                 step->name);
     const wefti_file_move f = d->files[i];
-    WEFT_TRY(end_file(d, i));
+    WEFT_TRY(name_copy(end_file(d, i), step));
     if (d->trace)
         wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_COMMUNICATION, wefti_copy_text(step),
                           step->name, f.posted_ns, wefti_now_ns(), 0, (double)f.memory.bytes);
@@ -71,7 +78,7 @@ weft_status wefti_post_copy(wefti_rank_device *d, const wefti_program_move *move
                          to = wefti_argument_location(d, step, 1);
     if (wefti_step_tier(step) == WEFTI_SPACE_DISK) {
         wefti_rank_device_observe(d, to, move->bytes);
-        return post_file(d, move, step, from, to);
+        return name_copy(post_file(d, move, step, from, to), step);
     }
     const int64_t begin = d->trace ? wefti_now_ns() : 0;
     WEFT_TRY(wefti_stream_follow(d->copies, d->stream, d->copies_begin));

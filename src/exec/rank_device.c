@@ -28,10 +28,10 @@ static weft_status open_file(const wefti_rank_device *d, int64_t bytes, wefti_ar
 static weft_status map_block(wefti_rank_device *d, wefti_space space, int64_t bytes,
                              wefti_arena_block *out) {
     void *p;
+    if (space == WEFTI_SPACE_DISK) return open_file(d, bytes, out);
     /* empty tensors have an address too */
     const int64_t mapped =
         ((bytes ? bytes : 1) + RANK_DEVICE_HUGE_PAGE - 1) & ~(int64_t)(RANK_DEVICE_HUGE_PAGE - 1);
-    if (space == WEFTI_SPACE_DISK) return open_file(d, bytes, out);
     if (is_shared(d, space))
         WEFT_TRY(d->comm->engine->map(d->comm, d->device, (size_t)mapped, &p));
     else

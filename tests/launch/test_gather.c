@@ -294,8 +294,9 @@ static void hold(person *p, bool holds) {
         pthread_mutex_unlock(&p->member->caller.lock);
 }
 
-/* A launcher that asks too early has its answer once the ranks are there: also if nobody listened
- * when it called, and if its connection breaks after the next scheduler has given it its seats. */
+/* A launcher asks before the ranks have come back. It has its answer once they are there. Before,
+ * it calls while nobody listens, and its connection breaks after the next scheduler has given it
+ * its seats. */
 static void a_launcher_asks_again(void **state) {
     (void)state;
     wefti_scheduler_options o = test_scheduler(RANKS);
