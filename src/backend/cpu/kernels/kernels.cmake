@@ -1,11 +1,18 @@
 # The vectorised kernels: every file of src/backend/cpu/kernels/vector/ is compiled once per instruction set, through
 # a one-line file in the build directory that sets WEFTI_ISA_<NAME> and includes it. Chosen at run time (isa.h).
 set(WEFT_KERNEL_ISAS plain)
-set(WEFT_KERNEL_FLAGS_plain -O3)
+set(level -O3)
+if(WEFT_SANITIZE)
+  set(level -O1) # as in gemm.cmake
+endif()
+set(WEFT_KERNEL_FLAGS_plain ${level})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   list(APPEND WEFT_KERNEL_ISAS avx2 avx512)
-  set(WEFT_KERNEL_FLAGS_avx2 -O3 -mavx2 -mfma)
-  set(WEFT_KERNEL_FLAGS_avx512 -O3 -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl
+  set(WEFT_KERNEL_FLAGS_avx2 ${level} -mavx2 -mfma)
+  if(WEFT_SANITIZE MATCHES undefined)
+    list(APPEND WEFT_KERNEL_FLAGS_avx2 -fno-sanitize=undefined) # it sees the plain form
+  endif()
+  set(WEFT_KERNEL_FLAGS_avx512 ${WEFT_KERNEL_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl
       -mprefer-vector-width=512)
 endif()
 file(GLOB WEFT_KERNEL_SOURCES CONFIGURE_DEPENDS src/backend/cpu/kernels/vector/*.c)
