@@ -16,7 +16,7 @@ static void random_scripts(void **state) {
     (void)state;
     uint64_t seed = test_new_seed();
     static script s;
-    for (int round = 0; round < 150; round++) {
+    for (int round = 0; round < (SANITIZED ? 50 : 150); round++) {
         numbers r = {seed + (uint64_t)round, 0};
         int32_t size = (int32_t)pick(&r, 1, MOST_RANKS);
         choose_script(&s, seed + (uint64_t)round, &r, size);
@@ -34,7 +34,7 @@ static void broken_scripts(void **state) {
     (void)state;
     uint64_t seed = test_new_seed() ^ 0xB0;
     static script s;
-    for (int round = 0; round < 25; round++) {
+    for (int round = 0; round < (SANITIZED ? 10 : 25); round++) {
         numbers r = {seed + (uint64_t)round, 0};
         int32_t size = (int32_t)pick(&r, 2, MOST_RANKS);
         world_test w;

@@ -135,7 +135,7 @@ static void overlap_changes_no_bit(void **state) {
     (void)state;
     static outcome on, off, one;
     for (int i = 0; i < CASES; i++)
-        for (int variant = 0; variant < 16; variant++) {
+        for (int variant = 0; variant < 16; variant += SANITIZED ? 3 : 1) {
             const overlap_case *c = &cases[i];
             int level = variant % 4;
             bool clip = variant / 4 % 2;

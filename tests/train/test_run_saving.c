@@ -214,7 +214,7 @@ static void bad_data_lose_no_step(void **state) {
  * there is whole. With a failure of a step at the end, so that saving after it fails too. */
 static void every_call_fails_in_a_world(void **state) {
     (void)state;
-    enum { RUNS = 40 };
+    enum { RUNS = SANITIZED ? 16 : 40 };
     static const wefti_fault_kind kinds[] = {WEFTI_FAULT_ALLOC, WEFTI_FAULT_IO};
     words w = image_words("faults", 2);
     add_words(&w, WITH("checkpoint.every=3", "checkpoint.keep=2"));
