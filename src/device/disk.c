@@ -320,6 +320,22 @@ void wefti_disk_stream_close(wefti_disk_stream *d) {
     wefti_free(d);
 }
 
+weft_status wefti_disk_try(const char *directory) {
+    const wefti_disk_options o = {.directory = directory, .bytes = 1, .depth = 1};
+    wefti_disk_stream *d;
+    WEFT_TRY(wefti_disk_stream_open(&o, &d));
+    wefti_disk_stream_close(d);
+    return WEFT_OK;
+}
+
+weft_status wefti_disk_free_bytes(const char *directory, int64_t *out) {
+    struct statvfs space;
+    WEFT_REQUIRE(!WEFTI_DISK(statvfs(directory, &space)), WEFT_E_IO,
+                 "cannot read the free space of %s: %s", directory, strerror(errno));
+    *out = (int64_t)(space.f_bavail * space.f_frsize);
+    return WEFT_OK;
+}
+
 /* ---- operations ---- */
 
 static bool shares_blocks(const wefti_disk_ticket *a, const wefti_disk_ticket *b) {

@@ -55,6 +55,10 @@ weft_status wefti_disk_stream_open(const wefti_disk_options *options,
 /* Waits for all operations, and frees the stream, its tickets and the file's space. NULL is legal.
  */
 void wefti_disk_stream_close(wefti_disk_stream *d);
+/* Whether a stream of one block can be opened in the directory. */
+weft_status wefti_disk_try(const char *directory) WEFT_CHECKED;
+/* Bytes of the directory's file system that this user may still take. */
+weft_status wefti_disk_free_bytes(const char *directory, int64_t *out) WEFT_CHECKED;
 
 /* Begins to read bytes [offset, offset + bytes) of the file into `memory`, or to write them from
  * it. The caller neither frees nor changes the memory until the wait. Waits itself for operations

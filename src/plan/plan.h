@@ -161,6 +161,9 @@ int32_t wefti_plan_stage(const weft_plan *plan, const char *call); /* -1: no rul
 bool wefti_plan_recomputes(const weft_plan *plan, const char *call);
 /* Where `what` of the parameter `name` lies. No rule, or plan NULL: WEFT_TIER_DEVICE. */
 weft_tier wefti_plan_tier(const weft_plan *plan, weft_offload what, const char *name);
+/* Whether `what` of some parameter may lie in the tier: an entry says so, and no later one is for
+ * all parameters. */
+bool wefti_plan_may_offload(const weft_plan *plan, weft_offload what, weft_tier tier);
 /* Whether programs depend on the plan. With one device they depend only on settings other than
  * splits. */
 bool wefti_plan_matters(const weft_plan *plan);

@@ -78,6 +78,16 @@ weft_tier wefti_plan_tier(const weft_plan *plan, weft_offload what, const char *
     return WEFT_TIER_DEVICE;
 }
 
+bool wefti_plan_may_offload(const weft_plan *plan, weft_offload what, weft_tier tier) {
+    for (int64_t i = plan ? plan->offload.count : 0; i-- > 0;) {
+        const wefti_offload_rule *rule = &plan->offload.rules[i];
+        if (rule->what != what) continue;
+        if (rule->to == tier) return true;
+        if (!strcmp(rule->match, "*")) break;
+    }
+    return false;
+}
+
 bool wefti_plan_matters(const weft_plan *plan) {
     return plan->devices > 1 || plan->copies > 1 || plan->recompute.mode != WEFT_RECOMPUTE_NONE ||
            plan->offload.count > 0;

@@ -96,6 +96,14 @@ weft_status wefti_built_graph_of(const wefti_built *b, const weft_model_config *
 weft_status wefti_built_eval_graph(wefti_built *b) WEFT_CHECKED;
 weft_session_options wefti_built_options(const wefti_built *b);
 
+/* ---- disk.c: before the data are read and a plan is searched; collective ---- */
+
+/* Refuses a directory of tier disk that takes no file, if the job trains with that tier. */
+weft_status wefti_built_try_disk(const wefti_built *b) WEFT_CHECKED;
+/* With the model's configuration: refuses a disk, or a limit of its file, that the states cannot
+ * fit by any plan. */
+weft_status wefti_built_disk_room(const wefti_built *b) WEFT_CHECKED;
+
 /* ---- search.c ---- */
 
 /* The plan: of the job, or of a search, which exists once the graph does. NULL: none. */

@@ -189,6 +189,12 @@ static void test_offload(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         if (wefti_plan_tier(copy, WEFT_OFFLOAD_OPTIMIZER, cases[i].name) != cases[i].tier)
             fail_msg("%s is not in tier %d", cases[i].name, cases[i].tier);
+    for (int tier = WEFT_TIER_HOST; tier < WEFT_TIERS; tier++)
+        assert_true(wefti_plan_may_offload(copy, WEFT_OFFLOAD_OPTIMIZER, (weft_tier)tier));
+    good(weft_plan_offload(copy, "*", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST));
+    assert_false(wefti_plan_may_offload(copy, WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_DISK));
+    assert_true(wefti_plan_may_offload(copy, WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST));
+    assert_false(wefti_plan_may_offload(NULL, WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST));
     weft_plan_destroy(copy);
 }
 
