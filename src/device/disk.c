@@ -47,6 +47,7 @@ bool wefti_disk_request_take(wefti_disk_stream *d, wefti_disk_request *r, bool b
     while (block && !d->first && !d->closing) (void)pthread_cond_wait(&d->work, &d->lock);
     wefti_disk_ticket *t = d->first;
     if (t) {
+        if (!r->number) r->number = ++d->numbers;
         cut(d, t, r);
         if (t->requested == t->bytes) d->first = t->queued;
         if (!d->first) d->last = NULL;
@@ -78,13 +79,8 @@ static void end_request(wefti_disk_stream *d, wefti_disk_request *r, int error) 
     (void)pthread_mutex_unlock(&d->lock);
 }
 
-static unsigned char *buffer_of(const wefti_disk_stream *d, wefti_disk_request *r) {
-    if (!r->allocated) {
-        r->allocated = wefti_alloc((size_t)d->block + WEFTI_DISK_ALIGNMENT);
-        if (!r->allocated) return NULL;
-        r->buffer = wefti_disk_align(r->allocated);
-    }
-    return r->buffer;
+static unsigned char *buffer_of(const wefti_disk_stream *d, const wefti_disk_request *r) {
+    return wefti_disk_align(d->buffers) + (r->number - 1) * d->block;
 }
 
 static unsigned char *memory_of(const wefti_disk_request *r) {
@@ -95,7 +91,7 @@ static void set_vector(wefti_disk_request *r) {
     r->vector = (struct iovec){r->transfer + r->done, (size_t)(r->to - r->from - r->done)};
 }
 
-bool wefti_disk_request_begin(wefti_disk_stream *d, wefti_disk_request *r) {
+void wefti_disk_request_begin(const wefti_disk_stream *d, wefti_disk_request *r) {
     unsigned char *memory = memory_of(r);
     const bool whole = r->from == r->at && r->to == r->until;
     r->done = 0;
@@ -103,14 +99,9 @@ bool wefti_disk_request_begin(wefti_disk_stream *d, wefti_disk_request *r) {
     r->transfer = memory;
     if (!whole || (uintptr_t)memory % (uintptr_t)d->alignment) {
         r->transfer = buffer_of(d, r);
-        if (!r->transfer) {
-            end_request(d, r, ENOMEM);
-            return false;
-        }
         if (!r->reads) memcpy(r->transfer, memory, (size_t)(r->to - r->from));
     }
     set_vector(r);
-    return true;
 }
 
 /* The blocks are there. True: the request has ended. */
@@ -155,10 +146,9 @@ static void *work(void *context) {
     wefti_disk_stream *d = context;
     wefti_disk_request r = {0};
     while (wefti_disk_request_take(d, &r, true)) {
-        if (!wefti_disk_request_begin(d, &r)) continue;
+        wefti_disk_request_begin(d, &r);
         while (!wefti_disk_request_advance(d, &r, transfer(d, &r))) continue;
     }
-    wefti_free(r.allocated);
     return NULL;
 }
 
@@ -234,16 +224,14 @@ static weft_status reserve(const wefti_disk_stream *d) {
 
 /* Tries one block past the page cache: file systems may take the flag and refuse the transfer. */
 static weft_status go_direct(wefti_disk_stream *d) {
-    wefti_disk_request try = {0};
     const int flags = fcntl(d->fd, F_GETFL);
     if (flags < 0 || fcntl(d->fd, F_SETFL, flags | O_DIRECT)) return WEFT_OK;
     d->alignment = WEFTI_DISK_ALIGNMENT;
-    void *block = buffer_of(d, &try);
-    WEFT_REQUIRE(block, WEFT_E_NOMEM, "no memory for a block of %lld bytes", (long long)d->block);
-    memset(block, 0, WEFTI_DISK_ALIGNMENT);
-    const long got = WEFTI_DISK(pwrite(d->fd, block, WEFTI_DISK_ALIGNMENT, 0));
+    void *block = wefti_calloc(2, WEFTI_DISK_ALIGNMENT);
+    WEFT_REQUIRE(block, WEFT_E_NOMEM, "no memory for a block of the disk");
+    const long got = WEFTI_DISK(pwrite(d->fd, wefti_disk_align(block), WEFTI_DISK_ALIGNMENT, 0));
     const int error = got < 0 ? errno : 0;
-    wefti_free(try.allocated);
+    wefti_free(block);
     if (got == WEFTI_DISK_ALIGNMENT) return WEFT_OK;
     if (error && error != EINVAL) return failed(d, "write a file", error);
     d->alignment = 1;
@@ -281,7 +269,7 @@ weft_status wefti_disk_stream_open(const wefti_disk_options *o, wefti_disk_strea
     WEFT_NEW(d, wefti_disk_stream);
     d->fd = -1;
     d->bytes = above(o->bytes, WEFTI_DISK_ALIGNMENT);
-    d->block = block;
+    d->block = block < d->bytes ? block : d->bytes;
     d->alignment = 1;
     d->depth = o->depth ? o->depth : DISK_DEPTH;
     (void)pthread_mutex_init(&d->lock, NULL);
@@ -311,6 +299,7 @@ void wefti_disk_stream_close(wefti_disk_stream *d) {
     if (d->ring) wefti_disk_ring_destroy(d->ring);
     for (int32_t i = 0; i < d->thread_count; i++) (void)pthread_join(d->threads[i], NULL);
     while (d->tickets) free_ticket(d->tickets);
+    wefti_free(d->buffers);
     if (d->fd >= 0) (void)close(d->fd);
     (void)pthread_mutex_destroy(&d->lock);
     (void)pthread_cond_destroy(&d->work);
@@ -351,12 +340,28 @@ static bool must_wait(const wefti_disk_stream *d, const wefti_disk_ticket *t) {
     return false;
 }
 
+/* Makes the buffers before the first operation that needs any. If requests made their own, some
+ * could fail while others of the same write change the file. */
+static weft_status make_buffers(wefti_disk_stream *d, const wefti_disk_ticket *t) {
+    const int64_t bytes = d->depth * d->block + WEFTI_DISK_ALIGNMENT;
+    const bool aligned = (t->offset | t->bytes | (int64_t)(uintptr_t)t->memory) % d->alignment == 0;
+    if (aligned || !t->bytes) return WEFT_OK;
+    (void)pthread_mutex_lock(&d->lock);
+    if (!d->buffers) d->buffers = wefti_alloc((size_t)bytes);
+    const bool made = d->buffers;
+    (void)pthread_mutex_unlock(&d->lock);
+    WEFT_REQUIRE(made, WEFT_E_NOMEM, "no memory for %lld bytes of buffers to the disk in %s",
+                 (long long)bytes, d->directory);
+    return WEFT_OK;
+}
+
 static weft_status begin(wefti_disk_stream *d, wefti_disk_ticket like, wefti_disk_ticket **out) {
     wefti_disk_ticket *t;
     WEFT_REQUIRE(like.offset >= 0 && like.bytes >= 0 && like.offset <= d->bytes &&
                      like.bytes <= d->bytes - like.offset,
                  WEFT_E_ARG, "%lld bytes at offset %lld of a file of %lld bytes in %s",
                  (long long)like.bytes, (long long)like.offset, (long long)d->bytes, d->directory);
+    WEFT_TRY(make_buffers(d, &like));
     WEFT_NEW(t, wefti_disk_ticket);
     *t = like;
     (void)pthread_mutex_lock(&d->lock);

@@ -8,7 +8,10 @@
  *
  * Operations that share blocks of 4 KiB behave as if each ended before the next one began. Other
  * operations run at the same time. Any offset, size and memory is legal. Aligned ones are faster:
- * parts of blocks go through a buffer, and writes of parts read the block first. */
+ * parts of blocks go through a buffer, and writes of parts read the block first.
+ *
+ * An operation that fails to begin changes nothing. All memory is allocated then, so this is where
+ * it runs out. A write that fails at the wait may have written any of its bytes. */
 #ifndef WEFTI_DEVICE_DISK_H
 #define WEFTI_DEVICE_DISK_H
 

@@ -30,6 +30,8 @@ struct wefti_disk_stream {
     pthread_cond_t work, done;       /* there are bytes to request; an operation has ended */
     wefti_disk_ticket *tickets;      /* not waited for */
     wefti_disk_ticket *first, *last; /* the queue */
+    void *buffers;                   /* one of a block for each request; NULL: none needed yet */
+    int32_t numbers;                 /* given to requests */
     bool closing;
     pthread_t threads[WEFTI_DISK_DEPTH_MAX];
     int32_t thread_count;
@@ -37,23 +39,22 @@ struct wefti_disk_stream {
 };
 
 /* A request: bytes [at, until) of the file, by transfers of the blocks [from, to). An engine keeps
- * as many as it may have under way. The buffer stays from one request to the next. */
+ * `depth` at most, zeroed at first. It uses them again, and they keep their buffers. */
 typedef struct wefti_disk_request {
     wefti_disk_ticket *ticket;
     int64_t at, until, from, to;
     int64_t done;            /* bytes of the transfer */
     bool reads;              /* the transfer; a write of parts of blocks reads them first */
     unsigned char *transfer; /* the caller's memory, or the buffer */
-    unsigned char *buffer;   /* aligned, in `allocated`; NULL: none yet */
-    void *allocated;
-    struct iovec vector; /* the rest of the transfer */
+    int32_t number;          /* of the buffer, from 1 on; 0: no number yet */
+    struct iovec vector;     /* the rest of the transfer */
 } wefti_disk_request;
 
 /* Takes the next request from the queue. False: there is none; with `block`, the stream is closing.
  */
 bool wefti_disk_request_take(wefti_disk_stream *d, wefti_disk_request *r, bool block);
-/* Makes `vector` the whole transfer. False: the request has failed and ended. */
-bool wefti_disk_request_begin(wefti_disk_stream *d, wefti_disk_request *r);
+/* Makes `vector` the whole transfer. */
+void wefti_disk_request_begin(const wefti_disk_stream *d, wefti_disk_request *r);
 /* Takes the result of a transfer of `vector` at from + done: bytes, or a negative errno. True: the
  * request has ended. False: `vector` is the next transfer. */
 bool wefti_disk_request_advance(wefti_disk_stream *d, wefti_disk_request *r, int64_t result);

@@ -48,7 +48,7 @@ static void submit_new(wefti_disk_ring *g) {
     while (g->free_count) {
         wefti_disk_request *r = g->free[g->free_count - 1];
         if (!wefti_disk_request_take(g->stream, r, false)) return;
-        if (!wefti_disk_request_begin(g->stream, r)) continue;
+        wefti_disk_request_begin(g->stream, r);
         g->free_count--;
         submit(g, r);
     }
@@ -102,7 +102,6 @@ void wefti_disk_ring_wake(wefti_disk_ring *g) {
 }
 
 static void destroy(wefti_disk_ring *g) {
-    for (int32_t i = 0; i < WEFTI_DISK_DEPTH_MAX; i++) wefti_free(g->requests[i].allocated);
     if (g->wake >= 0) (void)close(g->wake);
     wefti_free(g);
 }

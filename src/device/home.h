@@ -52,7 +52,9 @@ static inline bool wefti_home_exists(const wefti_home *home) {
  * cannot reach them there. */
 void *wefti_home_memory(const wefti_home *home);
 
-/* Copies bytes [offset, offset + bytes) of a home. The copy is done when the call returns. */
+/* Copies bytes [offset, offset + bytes) of a home. The copy is done when the call returns. A copy
+ * that fails may have copied a part. If an allocation failed, that part is whole blocks of the
+ * arena. */
 weft_status wefti_home_read(const wefti_home *home, int64_t offset, int64_t bytes,
                             void *to) WEFT_CHECKED;
 weft_status wefti_home_write(const wefti_home *home, int64_t offset, int64_t bytes,

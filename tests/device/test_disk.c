@@ -261,6 +261,57 @@ static void test_each_call_fails_in_turn(void **state) {
     }
 }
 
+/* Bytes that begin on a page, so that whole blocks need no buffer. */
+static unsigned char *make_pages(int64_t bytes, int byte) {
+    void *memory;
+    assert_int_equal(posix_memalign(&memory, WEFTI_DISK_ALIGNMENT, (size_t)bytes), 0);
+    memset(memory, byte, (size_t)bytes);
+    return memory;
+}
+
+/* A write in several requests changes nothing if one of its allocations fails. With one request at
+ * once, an engine that allocates between requests would do some and not others. */
+static void no_allocation_leaves_a_part(way w, int32_t depth) {
+    enum { BYTES = 1 << 16, OFFSET = 1000, PART = 50000 };
+    wefti_disk_options o = options_of(w);
+    unsigned char *old = make_pages(BYTES, 0x5a), *back = make_pages(BYTES, 0),
+                  *zeros = make_pages(PART, 0);
+    bool fails = true;
+    o.depth = depth;
+    for (int64_t nth = 0; fails; nth++) {
+        wefti_disk_stream *d;
+        wefti_disk_ticket *t;
+        ASSERT_OK(wefti_disk_stream_open(&o, &d));
+        ASSERT_OK(wefti_disk_stream_write(d, 0, BYTES, old, &t));
+        ASSERT_OK(wefti_disk_stream_wait(d, t));
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, nth, false, 0);
+        weft_status status = wefti_disk_stream_write(d, OFFSET, PART, zeros, &t);
+        if (status >= 0) status = wefti_disk_stream_wait(d, t);
+        fails = wefti_fault_count(WEFTI_FAULT_ALLOC) > nth;
+        wefti_fault_arm(WEFTI_FAULT_ALLOC, -1, false, 0);
+        assert_int_equal(status, fails ? WEFT_E_NOMEM : WEFT_OK);
+        if (!fails) memset(old + OFFSET, 0, PART);
+        ASSERT_OK(wefti_disk_stream_read(d, 0, BYTES, back, &t));
+        ASSERT_OK(wefti_disk_stream_wait(d, t));
+        assert_memory_equal(back, old, BYTES);
+        wefti_disk_stream_close(d);
+    }
+    free(old);
+    free(back);
+    free(zeros);
+}
+
+static void test_a_failed_allocation_changes_nothing(void **state) {
+    (void)state;
+    for (int w = 0; w < WAYS; w++) {
+        wefti_disk_stream *d;
+        if (!open_way(ways[w], &d)) continue;
+        wefti_disk_stream_close(d);
+        no_allocation_leaves_a_part(ways[w], 1);
+        no_allocation_leaves_a_part(ways[w], 5);
+    }
+}
+
 static void test_failures_name_the_offset(void **state) {
     (void)state;
     for (int w = 0; w < WAYS; w++) {
@@ -449,6 +500,7 @@ int main(void) {
         cmocka_unit_test(test_random_operations_equal_memory),
         cmocka_unit_test(test_threads_share_a_stream),
         cmocka_unit_test(test_each_call_fails_in_turn),
+        cmocka_unit_test(test_a_failed_allocation_changes_nothing),
         cmocka_unit_test(test_failures_name_the_offset),
         cmocka_unit_test(test_interrupted_calls_are_repeated),
         cmocka_unit_test(test_slow_disks_give_the_same),
