@@ -270,7 +270,7 @@ module weft_c ! what goes straight to C
     type, bind(C) :: weft_rank_prediction
         integer(c_int) :: rank, count, stage
         integer(c_int64_t) :: peak_bytes, program_bytes
-        real(c_double) :: end_seconds, busy_seconds, exposed_seconds, idle_seconds, transfer_seconds
+        real(c_double) :: end_seconds, busy_seconds, exposed_seconds, idle_seconds, transfer_seconds, tier_seconds
     end type
     type, bind(C) :: weft_driver_memory
         integer(c_int64_t) :: bytes = 0, context_bytes = 0, communicator_bytes = 0
@@ -297,7 +297,8 @@ module weft_c ! what goes straight to C
         integer(c_int) :: waiting, hosts
         type(weft_driver_memory) :: driver
         integer(c_int64_t) :: state_bytes
-        real(c_double) :: checkpoint_seconds
+        real(c_double) :: checkpoint_seconds, tier_seconds
+        integer(c_int64_t) :: host_bytes, disk_bytes, host_moved_bytes, disk_moved_bytes
     end type
     type, bind(C) :: c_tensor_info
         type(c_ptr) :: name

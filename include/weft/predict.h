@@ -41,7 +41,8 @@ typedef struct weft_disturbances {
 } weft_disturbances;
 
 /** Seconds of the step's critical path that one cause takes: "forward", "backward", "update",
- * "other" (kernels), "copy", or a kind of transfer such as "all_reduce". */
+ * "other" (kernels), "copy", "host copy" and "disk copy" (between device memory and these tiers),
+ * or a kind of transfer such as "all_reduce". */
 typedef struct weft_time_cause {
     const char *name; /* static storage */
     double seconds;
@@ -55,10 +56,12 @@ typedef struct weft_rank_prediction {
     int64_t peak_bytes;      /* of the arena: exactly the predicted peak of the program */
     int64_t program_bytes;   /* of the program itself */
     double end_seconds;      /* of its own last step */
-    double busy_seconds;     /* kernels and copies */
+    double busy_seconds;     /* kernels, and copies within device memory */
     double exposed_seconds;  /* waits for transfers that are under way */
     double idle_seconds;     /* waits for other ranks (bubbles, stragglers), and for links in use */
     double transfer_seconds; /* transfers under way, exposed or not */
+    double tier_seconds;     /* copies between device memory and the tiers below it, as far as the
+                                rank waits for them */
 } weft_rank_prediction;
 
 /** Memory of a rank as the driver of its device shows it, from figures of the machine. */
@@ -78,7 +81,7 @@ typedef struct weft_prediction {
     weft_time_cause *causes; /* that are not 0; they add up to step_seconds */
     int cause_count;
     int critical_rank;      /* the critical path ends there */
-    double compute_seconds; /* on the critical path: kernels and copies */
+    double compute_seconds; /* on the critical path: kernels, copies within device memory */
     double exposed_seconds; /* on the critical path: transfers */
     double bubble_seconds;  /* mean over all ranks of idle_seconds */
     int64_t peak_bytes;     /* of the rank that needs most */
@@ -97,6 +100,9 @@ typedef struct weft_prediction {
     weft_driver_memory driver;
     int64_t state_bytes;       /* parameters and states, of the rank that has most of them */
     double checkpoint_seconds; /* to write them at the machine's disk rate; 0: unknown */
+    double tier_seconds; /* on the critical path: copies between device memory and lower tiers */
+    int64_t host_bytes, disk_bytes; /* that a device keeps in the tiers below its memory, at most */
+    int64_t host_moved_bytes, disk_moved_bytes; /* copied to and from them in a step, at most */
 } weft_prediction;
 
 typedef struct weft_predict_options {

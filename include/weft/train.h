@@ -198,6 +198,7 @@ typedef struct weft_model_report {
     char *largest;                  /* largest tensors at the peak, one line */
     char *unmatched;                /* as for weft_job_plan; NULL: nothing is split */
     int64_t host_bytes, disk_bytes; /* that a device keeps in the tiers below its memory */
+    int64_t host_moved_bytes, disk_moved_bytes; /* copied to and from them in a step */
     void *owner;
 } weft_model_report;
 

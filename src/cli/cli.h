@@ -322,6 +322,10 @@ const char *cli_bytes(double bytes, char out[32]); /* binary prefixes */
 enum { CLI_TIERS = 112 };
 const char *cli_tiers(int64_t host_bytes, int64_t disk_bytes, char out[CLI_TIERS]);
 void cli_tiers_json(cli_json *json, int64_t host_bytes, int64_t disk_bytes);
+/* What a step copies to and from these tiers: a line of text; "" if nothing. The members
+ * host_moved_bytes and disk_moved_bytes, those that are not 0. */
+const char *cli_moves(int64_t host_bytes, int64_t disk_bytes, char out[CLI_TIERS]);
+void cli_moves_json(cli_json *json, int64_t host_bytes, int64_t disk_bytes);
 const char *cli_amount(double amount, const char *unit, char out[32]); /* decimal prefixes */
 
 #endif

@@ -57,7 +57,7 @@ static bool is_verdict(weft_status status) {
 
 static int verdict(const char *plan, weft_status status, const weft_model_report *report,
                    bool as_json) {
-    char bytes[32], own[32];
+    char bytes[32], own[32], tiers[CLI_TIERS];
     if (status < 0 && !(as_json && is_verdict(status))) return cli_failed();
     if (as_json) {
         cli_json json;
@@ -68,14 +68,18 @@ static int verdict(const char *plan, weft_status status, const weft_model_report
         if (report) {
             cli_json_integer(&json, "predicted_peak_bytes", report->predicted_peak_bytes);
             cli_json_integer(&json, "program_bytes", report->program_bytes);
+            cli_tiers_json(&json, report->host_bytes, report->disk_bytes);
+            cli_moves_json(&json, report->host_moved_bytes, report->disk_moved_bytes);
         }
         cli_json_end(&json);
     } else {
         cli_say(stdout,
                 "%s is good for this job: predicted peak memory %s on the device that needs most, "
-                "programs %s\n",
+                "programs %s%s\n",
                 plan, cli_bytes((double)report->predicted_peak_bytes, bytes),
-                cli_bytes((double)report->program_bytes, own));
+                cli_bytes((double)report->program_bytes, own),
+                cli_tiers(report->host_bytes, report->disk_bytes, tiers));
+        cli_say(stdout, "%s", cli_moves(report->host_moved_bytes, report->disk_moved_bytes, tiers));
     }
     return status < 0 ? CLI_FAILED : CLI_DONE;
 }

@@ -171,6 +171,23 @@ void cli_tiers_json(cli_json *json, int64_t host_bytes, int64_t disk_bytes) {
     if (disk_bytes) cli_json_integer(json, "disk_bytes", disk_bytes);
 }
 
+const char *cli_moves(int64_t host_bytes, int64_t disk_bytes, char out[CLI_TIERS]) {
+    char host[32], disk[32];
+    *out = 0;
+    if (host_bytes || disk_bytes)
+        (void)snprintf(out, CLI_TIERS, "a step copies to and from %s%s%s%s%s\n",
+                       host_bytes ? "host memory " : "",
+                       host_bytes ? cli_bytes((double)host_bytes, host) : "",
+                       host_bytes && disk_bytes ? ", " : "", disk_bytes ? "the disk " : "",
+                       disk_bytes ? cli_bytes((double)disk_bytes, disk) : "");
+    return out;
+}
+
+void cli_moves_json(cli_json *json, int64_t host_bytes, int64_t disk_bytes) {
+    if (host_bytes) cli_json_integer(json, "host_moved_bytes", host_bytes);
+    if (disk_bytes) cli_json_integer(json, "disk_moved_bytes", disk_bytes);
+}
+
 const char *cli_amount(double amount, const char *unit, char out[32]) {
     static const char *const prefixes[] = {"", "k", "M", "G", "T", "P", NULL};
     return scaled(amount, 1000.0, prefixes, unit, out);

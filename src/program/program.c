@@ -63,6 +63,27 @@ void wefti_cursor_next(const wefti_program *p, wefti_section s, wefti_cursor *at
     at->loop++;
 }
 
+int32_t wefti_program_runs(const wefti_program *p, wefti_section s, int32_t microbatches) {
+    const int32_t more = p->all_microbatches ? 0 : microbatches - 1;
+    const bool last = more > 0 && p->step_count[WEFTI_SECTION_LAST] > 0;
+    if (s == WEFTI_SECTION_LAST) return last;
+    return s == WEFTI_SECTION_NEXT ? more - last : 1;
+}
+
+void wefti_program_moved(const wefti_program *p, int32_t microbatches, int64_t out[WEFTI_SPACES]) {
+    for (int i = 0; i < WEFTI_SPACES; i++) out[i] = 0;
+    for (int s = 0; s < WEFTI_SECTIONS; s++) {
+        const int64_t runs = wefti_program_runs(p, (wefti_section)s, microbatches);
+        for (int32_t k = 0; k < p->step_count[s]; k++) {
+            const wefti_step *step = &p->steps[s][k];
+            const wefti_program_move *copy = wefti_step_copy(p, step);
+            if (copy && step->kind == WEFTI_STEP_POST)
+                out[wefti_step_tier(step)] +=
+                    copy->bytes * runs * wefti_program_times(p, (wefti_section)s, k);
+        }
+    }
+}
+
 int32_t wefti_program_times(const wefti_program *p, wefti_section s, int32_t step) {
     for (int32_t i = 0; i < p->loop_count[s]; i++) {
         const wefti_loop *l = &p->loops[s][i];

@@ -286,6 +286,10 @@ static inline wefti_location wefti_cursor_arg(const wefti_step *step, const weft
 void wefti_cursor_next(const wefti_program *p, wefti_section s, wefti_cursor *at);
 /* How often step `step` of a section runs. */
 int32_t wefti_program_times(const wefti_program *p, wefti_section s, int32_t step);
+/* How often a section runs in a step of `microbatches`. */
+int32_t wefti_program_runs(const wefti_program *p, wefti_section s, int32_t microbatches);
+/* The bytes that a step copies between device memory and each tier below it, both ways. */
+void wefti_program_moved(const wefti_program *p, int32_t microbatches, int64_t out[WEFTI_SPACES]);
 
 /* The region of the whole tensor that lies on this device. */
 static inline void wefti_program_region(const wefti_program *program, const wefti_tensor *tensor,

@@ -54,6 +54,7 @@ typedef struct wefti_sim_end {
 
 /* A copy between spaces in one player's table of moves. `end`: of each post under way. */
 typedef struct wefti_sim_copy {
+    wefti_space tier;
     int64_t duration;
     uint32_t posted, waited;
     wefti_moment end[WEFTI_COMM_DEPTH];

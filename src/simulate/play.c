@@ -270,44 +270,42 @@ static weft_status wait(wefti_sim *sim, wefti_sim_rank *r, int32_t index, const 
 
 /* ---- copies between spaces ---- */
 
-static void wait_until(wefti_sim_rank *r, const wefti_moment *end) {
+static int cause_of_tier(wefti_space tier) {
+    return tier == WEFTI_SPACE_DISK ? WEFTI_CAUSE_DISK : WEFTI_CAUSE_HOST;
+}
+
+static void wait_until(wefti_sim_rank *r, wefti_space tier, const wefti_moment *end) {
     if (end->at <= r->now.at) return;
-    r->time.cause[WEFTI_CAUSE_COPY] += end->at - r->now.at;
+    r->time.cause[cause_of_tier(tier)] += end->at - r->now.at;
     r->now = *end;
     r->turn = 0;
 }
 
 /* Copies of one tier run one after the other; those of two tiers at the same time. */
-static weft_status post_copy(wefti_sim *sim, wefti_sim_rank *r, const wefti_step *step,
-                             wefti_sim_copy *c) {
-    const wefti_space tier = wefti_step_tier(step);
-    wefti_moment *copied = &r->copied[tier];
+static weft_status post_copy(wefti_sim *sim, wefti_sim_rank *r, wefti_sim_copy *c) {
+    wefti_moment *copied = &r->copied[c->tier];
     WEFT_REQUIRE(c->posted - c->waited < WEFTI_COMM_DEPTH, WEFT_E_MISMATCH,
                  "rank %d posts a copy more often than may be under way", r->rank);
     if (copied->at < r->now.at) *copied = r->now;
     copied->at += c->duration;
-    copied->cause[WEFTI_CAUSE_COPY] += c->duration;
+    copied->cause[cause_of_tier(c->tier)] += c->duration;
     c->end[c->posted++ % WEFTI_COMM_DEPTH] = *copied;
     sim->events++;
-    if (wefti_sim_tier(sim, tier)->spends_cores) wait_until(r, copied);
+    if (wefti_sim_tier(sim, c->tier)->spends_cores) wait_until(r, c->tier, copied);
     return WEFT_OK;
 }
 
 static weft_status wait_copy(wefti_sim_rank *r, wefti_sim_copy *c) {
     WEFT_REQUIRE(c->posted != c->waited, WEFT_E_MISMATCH,
                  "rank %d waits for a copy that it has not posted", r->rank);
-    wait_until(r, &c->end[c->waited++ % WEFTI_COMM_DEPTH]);
+    wait_until(r, c->tier, &c->end[c->waited++ % WEFTI_COMM_DEPTH]);
     return WEFT_OK;
 }
 
 /* ---- one rank ---- */
 
 int32_t wefti_sim_runs(const wefti_sim *sim, const wefti_sim_rank *r, wefti_section section) {
-    const wefti_program *p = r->program;
-    const int32_t more = p->all_microbatches ? 0 : sim->options->microbatches - 1;
-    const bool last = more > 0 && p->step_count[WEFTI_SECTION_LAST] > 0;
-    if (section == WEFTI_SECTION_LAST) return last;
-    return section == WEFTI_SECTION_NEXT ? more - last : 1;
+    return wefti_program_runs(r->program, section, sim->options->microbatches);
 }
 
 /* Runs a call until it ends (*out true), or the rank is blocked or ahead of others. */
@@ -353,7 +351,7 @@ static weft_status run_step(wefti_sim *sim, wefti_sim_rank *r, const wefti_step 
     *out = true;
     if (wefti_step_copy(r->program, step)) {
         wefti_sim_copy *c = &r->copies[step->move];
-        return step->kind == WEFTI_STEP_POST ? post_copy(sim, r, step, c) : wait_copy(r, c);
+        return step->kind == WEFTI_STEP_POST ? post_copy(sim, r, c) : wait_copy(r, c);
     }
     switch (step->kind) {
     case WEFTI_STEP_CALL:

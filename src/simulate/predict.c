@@ -64,7 +64,8 @@ static weft_status take_causes(const wefti_simulation *s, weft_prediction *out) 
         if (s->critical[c])
             out->causes[out->cause_count++] =
                 (weft_time_cause){wefti_cause_text(c), seconds(s->critical[c])};
-    out->compute_seconds = seconds(sum(s->critical, 0, WEFTI_CAUSE_IDLE));
+    out->compute_seconds = seconds(sum(s->critical, 0, WEFTI_CAUSE_HOST));
+    out->tier_seconds = seconds(sum(s->critical, WEFTI_CAUSE_HOST, WEFTI_CAUSE_IDLE));
     out->exposed_seconds = seconds(sum(s->critical, WEFTI_CAUSE_TRANSFER, WEFTI_CAUSES));
     return WEFT_OK;
 }
@@ -79,11 +80,31 @@ static weft_rank_prediction rank_of(const wefti_match_classes *classes, const we
         .peak_bytes = p->peak_bytes,
         .program_bytes = p->program_bytes,
         .end_seconds = seconds(t->end),
-        .busy_seconds = seconds(sum(t->cause, 0, WEFTI_CAUSE_IDLE)),
+        .busy_seconds = seconds(sum(t->cause, 0, WEFTI_CAUSE_HOST)),
+        .tier_seconds = seconds(sum(t->cause, WEFTI_CAUSE_HOST, WEFTI_CAUSE_IDLE)),
         .exposed_seconds = seconds(sum(t->cause, WEFTI_CAUSE_TRANSFER, WEFTI_CAUSES)),
         .idle_seconds = seconds(t->cause[WEFTI_CAUSE_IDLE]),
         .transfer_seconds = seconds(sum(t->transfers, 0, WEFTI_TRANSFER_KINDS)),
     };
+}
+
+static void keep_most(int64_t *most, int64_t bytes) {
+    if (bytes > *most) *most = bytes;
+}
+
+/* A device's bytes in the tiers below its memory, and those that a step moves, at most. */
+static void take_tiers(const wefti_match_classes *classes, int32_t microbatches,
+                       weft_prediction *out) {
+    for (int32_t c = 0; c < classes->count; c++) {
+        const wefti_program *p = classes->programs[c];
+        const wefti_footprint all = wefti_program_footprint(p);
+        int64_t moved[WEFTI_SPACES];
+        wefti_program_moved(p, microbatches, moved);
+        keep_most(&out->host_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_HOST));
+        keep_most(&out->disk_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_DISK));
+        keep_most(&out->host_moved_bytes, moved[WEFTI_SPACE_HOST]);
+        keep_most(&out->disk_moved_bytes, moved[WEFTI_SPACE_DISK]);
+    }
 }
 
 static weft_status take_ranks(const wefti_match_classes *classes, const wefti_simulation *s,
@@ -112,6 +133,7 @@ static weft_status take(const wefti_match_classes *classes, const wefti_simulati
     out->waiting = s->waiting;
     WEFT_TRY(take_causes(s, out));
     WEFT_TRY(take_ranks(classes, s, out));
+    take_tiers(classes, o->microbatches, out);
     take_flops(classes, s, o, out);
     wefti_predict_fits(o->machine, out);
     return WEFT_OK;

@@ -241,8 +241,9 @@ static weft_status time_copies(const wefti_sim *sim, wefti_sim_rank *r) {
     for (int s = 0; s < WEFTI_SECTIONS; s++)
         for (int32_t k = 0; k < p->step_count[s]; k++) {
             const wefti_step *step = &p->steps[s][k];
-            if (step->kind == WEFTI_STEP_POST && wefti_step_copy(p, step))
-                r->copies[step->move].duration = picoseconds(copy_seconds(sim, p, step));
+            if (step->kind != WEFTI_STEP_POST || !wefti_step_copy(p, step)) continue;
+            r->copies[step->move].tier = wefti_step_tier(step);
+            r->copies[step->move].duration = picoseconds(copy_seconds(sim, p, step));
         }
     return WEFT_OK;
 }

@@ -9,7 +9,8 @@ const char *wefti_cause_text(int cause) {
     static const char *const texts[WEFTI_CAUSE_TRANSFER] = {
         [WEFTI_CAUSE_FORWARD] = "forward", [WEFTI_CAUSE_BACKWARD] = "backward",
         [WEFTI_CAUSE_UPDATE] = "update",   [WEFTI_CAUSE_OTHER] = "other",
-        [WEFTI_CAUSE_COPY] = "copy",       [WEFTI_CAUSE_IDLE] = "idle"};
+        [WEFTI_CAUSE_COPY] = "copy",       [WEFTI_CAUSE_HOST] = "host copy",
+        [WEFTI_CAUSE_DISK] = "disk copy",  [WEFTI_CAUSE_IDLE] = "idle"};
     if (cause < WEFTI_CAUSE_TRANSFER) return texts[cause];
     return wefti_transfer_kind_text((wefti_transfer_kind)(cause - WEFTI_CAUSE_TRANSFER));
 }

@@ -32,8 +32,9 @@
  * Times are whole picoseconds, so sums are exact and equal on every machine.
  *
  * Causes. Each time carries the causes that it consists of along the path that led to it: kernels
- * by phase, copies, transfers by kind. A maximum keeps the causes of the larger time. So the causes
- * of the step add up to the step exactly, and are those of the critical path.
+ * by phase, copies, copies of each tier, transfers by kind. A maximum keeps the causes of the
+ * larger time. So the causes of the step add up to the step exactly, and are those of the critical
+ * path.
  *
  * Loops (program/program.h). If the state of the simulation repeats itself, but for a shift in
  * time, the remaining repetitions are computed at once. The result equals that of the full walk:
@@ -54,7 +55,9 @@ typedef enum wefti_cause {
     WEFTI_CAUSE_BACKWARD,
     WEFTI_CAUSE_UPDATE,
     WEFTI_CAUSE_OTHER,
-    WEFTI_CAUSE_COPY,
+    WEFTI_CAUSE_COPY, /* within device memory */
+    WEFTI_CAUSE_HOST, /* copies between device memory and the tier */
+    WEFTI_CAUSE_DISK,
     WEFTI_CAUSE_IDLE, /* waiting for other ranks: bubbles and stragglers; not on critical paths */
     WEFTI_CAUSE_TRANSFER,
     WEFTI_CAUSES = WEFTI_CAUSE_TRANSFER + WEFTI_TRANSFER_KINDS

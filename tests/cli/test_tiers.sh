@@ -51,4 +51,34 @@ expect 0 'done' train job.yaml train.steps=1 \
     "memory.disk.path=$missing"
 expect 0 'perplexity' eval job.yaml run memory.offload=disk "memory.disk.path=$missing"
 
+# Bytes of each tier, and those that a step copies, are the same everywhere. Without tiers no line and no member has them.
+for tier in host disk; do
+    job="job.yaml model.vocab=256 memory.offload=$tier"
+    [ $tier = host ] || job="$job memory.disk.path=$work"
+    # shellcheck disable=SC2086
+    expect 0 "\"${tier}_bytes\"|\"${tier}_moved_bytes\"" model $job --json
+    kept=$(value ${tier}_bytes <out) moved=$(value ${tier}_moved_bytes <out) states=$(value optimizer_bytes <out)
+    # states are read once and written once, and nothing else is kept there
+    [ "$kept" -ge "$states" ] && [ "$moved" = $((2 * states)) ] || fail "$tier keeps $kept and copies $moved of $states" out
+    facts="\"${tier}_bytes\": $kept|\"${tier}_moved_bytes\": $moved"
+    # shellcheck disable=SC2086
+    expect 0 "$facts|\"tier_seconds\"|\"$tier copy\"" simulate $job --machine v100 --json
+    json out
+    # shellcheck disable=SC2086
+    expect 0 "$tier copy|critical path|tiers" simulate $job --machine v100 --report page.html
+    has_facts page.html "$tier copy|copied in a step" || fail 'the page has no tier' page.html
+    # shellcheck disable=SC2086
+    expect 0 'plan.json' plan $job --out plan.json
+    expect 0 "$facts" plan job.yaml model.vocab=256 --check plan.json --json
+    # shellcheck disable=SC2086
+    expect 0 "\"${tier}_bytes\"|\"${tier}_moved_bytes\"" plan $job parallel.mode=auto --devices 2 --json
+done
+for verb in model 'simulate --machine v100' 'plan parallel.mode=auto --devices 2'; do
+    for json in '' --json; do
+        # shellcheck disable=SC2086
+        expect 0 '' $verb job.yaml $json
+        grep -qE 'tier|host_bytes|disk|moved' out && fail "$verb: tiers without a tier" out
+    done
+done
+
 exit $failed

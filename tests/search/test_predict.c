@@ -68,10 +68,11 @@ static void check_sums(const weft_prediction *p, int ranks) {
         causes += p->causes[i].seconds;
     }
     assert_true(fabs(causes - p->step_seconds) < 1e-9 * p->step_seconds);
-    assert_true(fabs(p->compute_seconds + p->exposed_seconds - causes) < 1e-9 * causes);
+    assert_true(fabs(p->compute_seconds + p->tier_seconds + p->exposed_seconds - causes) <
+                1e-9 * causes);
     for (int i = 0; i < p->class_count; i++) {
         const weft_rank_prediction *r = &p->classes[i];
-        const double all = r->busy_seconds + r->exposed_seconds + r->idle_seconds;
+        const double all = r->busy_seconds + r->tier_seconds + r->exposed_seconds + r->idle_seconds;
         assert_true(fabs(all - p->step_seconds) < 1e-9 * all);
         assert_true(r->transfer_seconds >= r->exposed_seconds);
         members += r->count;

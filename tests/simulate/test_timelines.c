@@ -173,8 +173,10 @@ static void copies_between_spaces_have_a_lane(void **state) {
     WAIT(0, HAND_TRANSFERS + 2);
     wefti_simulation *s = hand_run(&h, NULL);
     assert_int_equal(s->step, 7 * SECOND);
-    assert_int_equal(s->critical[WEFTI_CAUSE_COPY], 7 * SECOND);
-    assert_int_equal(s->ranks[0].cause[WEFTI_CAUSE_COPY], 7 * SECOND);
+    assert_int_equal(s->critical[WEFTI_CAUSE_COPY], SECOND);
+    assert_int_equal(s->critical[WEFTI_CAUSE_HOST], 6 * SECOND);
+    assert_int_equal(s->ranks[0].cause[WEFTI_CAUSE_COPY], 4 * SECOND);
+    assert_int_equal(s->ranks[0].cause[WEFTI_CAUSE_HOST], 3 * SECOND); /* until 3, until 7 */
     wefti_simulation_free(s);
     /* by size and way: a store of 10 bytes takes 4 s, and a fetch of 20 bytes 1 s */
     static const double sizes[] = {10, 20}, reads[] = {1, 20}, writes[] = {2.5, 1};
@@ -189,7 +191,8 @@ static void copies_between_spaces_have_a_lane(void **state) {
     h.machine->device.host_bytes_per_second.spends_cores = true;
     s = hand_run(&h, NULL);
     assert_int_equal(s->step, 9 * SECOND);
-    assert_int_equal(s->ranks[0].cause[WEFTI_CAUSE_COPY], 9 * SECOND);
+    assert_int_equal(s->ranks[0].cause[WEFTI_CAUSE_COPY], 4 * SECOND);
+    assert_int_equal(s->ranks[0].cause[WEFTI_CAUSE_HOST], 5 * SECOND);
     wefti_simulation_free(s);
     h.machine->device.host_bytes_per_second =
         (wefti_tier_rates){0}; /* as fast as within the device */

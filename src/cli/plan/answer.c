@@ -283,7 +283,7 @@ static const weft_cell_report *find_cell(const weft_search_report *r, const char
 
 static void say_why(const weft_search_report *r, const weft_cell_report *c) {
     const weft_cell_choice *own = &c->choices[0];
-    char kept[32], working[32];
+    char kept[32], working[32], tiers[CLI_TIERS];
     cli_say(stdout,
             "%s: %d calls on stages %d to %d of %d\nsplit: %s\n"
             "a microbatch takes on one device, for this cell alone:\n"
@@ -300,9 +300,10 @@ static void say_why(const weft_search_report *r, const weft_cell_report *c) {
                 cli_bytes((double)x->kept_bytes, kept),
                 cli_bytes((double)x->working_bytes, working));
     }
-    cli_say(stdout, "the plan: %s; its peak is %s of %s on rank %d\n", r->degrees,
+    cli_say(stdout, "the plan: %s; its peak is %s of %s on rank %d%s\n", r->degrees,
             cli_bytes((double)r->prediction->peak_bytes, kept),
-            cli_bytes((double)r->device_memory_bytes, working), r->prediction->peak_rank);
+            cli_bytes((double)r->device_memory_bytes, working), r->prediction->peak_rank,
+            cli_tiers(r->prediction->host_bytes, r->prediction->disk_bytes, tiers));
 }
 
 static int no_cell(const weft_search_report *r, const char *name) {

@@ -17,6 +17,10 @@ static const char *seconds_text(double seconds, char out[32]) {
     return out;
 }
 
+static bool has_tiers(const weft_prediction *p) {
+    return p->host_bytes || p->disk_bytes;
+}
+
 /* ---- JSON ---- */
 
 void cli_prediction_json(cli_json *json, const weft_prediction *p) {
@@ -27,6 +31,8 @@ void cli_prediction_json(cli_json *json, const weft_prediction *p) {
     cli_json_integer(json, "predicted_peak_rank", p->peak_rank);
     cli_json_integer(json, "device_memory_bytes", p->device_bytes);
     cli_json_bool(json, "fits", p->fits);
+    cli_tiers_json(json, p->host_bytes, p->disk_bytes);
+    cli_moves_json(json, p->host_moved_bytes, p->disk_moved_bytes);
     if (p->driver.known) {
         cli_json_object(json, "driver_memory");
         cli_json_integer(json, "bytes", p->driver.bytes);
@@ -38,6 +44,7 @@ void cli_prediction_json(cli_json *json, const weft_prediction *p) {
         cli_json_close(json, '}');
     }
     cli_json_real(json, "compute_seconds", p->compute_seconds);
+    if (has_tiers(p)) cli_json_real(json, "tier_seconds", p->tier_seconds);
     cli_json_real(json, "exposed_communication_seconds", p->exposed_seconds);
     cli_json_real(json, "bubble_seconds", p->bubble_seconds);
     cli_json_integer(json, "critical_rank", p->critical_rank);
@@ -59,6 +66,7 @@ static void json_ranks(cli_json *json, const weft_prediction *p) {
         cli_json_integer(json, "program_bytes", r->program_bytes);
         cli_json_real(json, "end_seconds", r->end_seconds);
         cli_json_real(json, "busy_seconds", r->busy_seconds);
+        if (has_tiers(p)) cli_json_real(json, "tier_seconds", r->tier_seconds);
         cli_json_real(json, "exposed_communication_seconds", r->exposed_seconds);
         cli_json_real(json, "idle_seconds", r->idle_seconds);
         cli_json_real(json, "communication_seconds", r->transfer_seconds);
@@ -107,7 +115,7 @@ static void print_driver(const weft_prediction *p) {
 }
 
 void cli_prediction_text(const weft_prediction *p) {
-    char a[32], b[32], c[32];
+    char a[32], b[32], c[32], d[32] = "", tiers[CLI_TIERS];
     if (p->stopped) {
         cli_say_bold(stdout, "the ranks stop after %s", seconds_text(p->step_seconds, a));
         cli_say(stdout, ": %d of %d wait for the rank that failed\n", p->waiting, p->ranks);
@@ -119,30 +127,36 @@ void cli_prediction_text(const weft_prediction *p) {
         if (p->mfu > 1)
             cli_say(stdout, " (above 100 %%: the machine's peak is too low, as if measured while "
                             "it was busy)");
-        cli_say(stdout, "; peak memory %s of %s on rank %d\n", cli_bytes((double)p->peak_bytes, b),
-                cli_bytes((double)p->device_bytes, c), p->peak_rank);
+        cli_say(stdout, "; peak memory %s of %s on rank %d%s\n",
+                cli_bytes((double)p->peak_bytes, b), cli_bytes((double)p->device_bytes, c),
+                p->peak_rank, cli_tiers(p->host_bytes, p->disk_bytes, tiers));
     }
     if (!p->fits)
         cli_say(stdout, "the plan does not fit: a device has %s of memory\n",
                 cli_bytes((double)p->device_bytes, a));
     print_driver(p);
+    cli_say(stdout, "%s", cli_moves(p->host_moved_bytes, p->disk_moved_bytes, tiers));
     cli_say(stdout,
-            "critical path, to rank %d: compute %s, exposed communication %s; ranks idle for %s "
-            "on average\n",
+            "critical path, to rank %d: compute %s, %s%s%sexposed communication %s; ranks idle for "
+            "%s on average\n",
             p->critical_rank, seconds_text(p->compute_seconds, a),
+            has_tiers(p) ? "copies of tiers " : "",
+            has_tiers(p) ? seconds_text(p->tier_seconds, d) : "", has_tiers(p) ? ", " : "",
             seconds_text(p->exposed_seconds, b), seconds_text(p->bubble_seconds, c));
     print_causes(p);
 }
 
 void cli_simulation_text(const weft_prediction *p) {
-    static const cli_column columns[] = {
-        {"rank", 5, 0, false},  {"ranks", 5, 0, false}, {"stage", 5, 3, false},
-        {"end", 10, 2, false},  {"busy", 10, 0, false}, {"exposed", 10, 0, false},
-        {"idle", 10, 0, false}, {"peak", 10, 0, false}, {"programs", 9, 4, false}};
+    static const cli_column columns[] = {{"rank", 5, 0, false},     {"ranks", 5, 0, false},
+                                         {"stage", 5, 3, false},    {"end", 10, 2, false},
+                                         {"busy", 10, 0, false},    {"exposed", 10, 0, false},
+                                         {"idle", 10, 0, false},    {"peak", 10, 0, false},
+                                         {"programs", 9, 4, false}, {"tiers", 10, 0, false}};
+    const int shown = has_tiers(p) ? 10 : 9;
     char text[32];
     cli_prediction_text(p);
     cli_say(stdout, "\n");
-    cli_table *t = cli_table_create(columns, 9);
+    cli_table *t = cli_table_create(columns, shown);
     for (int i = 0; i < p->class_count; i++) {
         const weft_rank_prediction *r = &p->classes[i];
         cli_table_row(t);
@@ -155,6 +169,7 @@ void cli_simulation_text(const weft_prediction *p) {
         cli_table_cell(t, 6, "%s", seconds_text(r->idle_seconds, text));
         cli_table_cell(t, 7, "%s", cli_bytes((double)r->peak_bytes, text));
         cli_table_cell(t, 8, "%s", cli_bytes((double)r->program_bytes, text));
+        if (has_tiers(p)) cli_table_cell(t, 9, "%s", seconds_text(r->tier_seconds, text));
     }
     cli_table_print(t, stdout);
 }

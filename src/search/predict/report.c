@@ -163,6 +163,16 @@ static void add_fact(report *r, const char *name, double value, const char *unit
                    value, unit);
 }
 
+static void add_bytes(report *r, const char *name, const char *bytes) {
+    wefti_text_add(&r->text, "<div>%s<b>%s</b></div>", name, bytes);
+}
+
+static void add_tier(report *r, const char *name, int64_t kept, int64_t moved) {
+    char bytes[32];
+    if (kept) add_bytes(r, name, wefti_bytes_text(kept, bytes));
+    if (moved) add_bytes(r, "copied in a step", wefti_bytes_text(moved, bytes));
+}
+
 static void add_term(report *r, const char *name, const char *text) {
     wefti_text_add(&r->text, "<dt>%s</dt><dd>", name);
     wefti_report_escaped(&r->text, text);
@@ -231,6 +241,9 @@ static void add_head(report *r) {
         add_fact(r, "MFU", 100 * p->mfu, " %");
     wefti_text_add(&r->text, "<div>peak memory%s<b>%s</b></div>", p->fits ? "" : ", does not fit",
                    wefti_bytes_text(p->peak_bytes, bytes));
+    add_tier(r, "in host memory", p->host_bytes, p->host_moved_bytes);
+    add_tier(r, "on the disk", p->disk_bytes, p->disk_moved_bytes);
+    if (p->tier_seconds > 0) add_fact(r, "copies of tiers", milliseconds(p->tier_seconds), " ms");
     add_fact(r, "exposed communication", milliseconds(p->exposed_seconds), " ms");
     add_fact(r, "idle on average", milliseconds(p->bubble_seconds), " ms");
     wefti_text_add(&r->text, "</div>");

@@ -170,7 +170,7 @@ static void keep_most(int64_t *most, int64_t bytes) {
 
 /* Memory of a class's ranks. */
 static void add_memory(weft_model_report *r, const wefti_rank_class *c, int32_t graphs,
-                       int64_t *out_peak) {
+                       int32_t microbatches, int64_t *out_peak) {
     const wefti_program *p = c->programs[0];
     int64_t parameters = 0, optimizer = 0;
     for (int32_t i = 0; i < p->tensor_count; i++) {
@@ -189,6 +189,10 @@ static void add_memory(weft_model_report *r, const wefti_rank_class *c, int32_t 
     *out_peak = wefti_footprint_bytes(all, WEFTI_SPACE_DEVICE);
     keep_most(&r->host_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_HOST));
     keep_most(&r->disk_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_DISK));
+    int64_t moved[WEFTI_SPACES];
+    wefti_program_moved(p, microbatches, moved);
+    keep_most(&r->host_moved_bytes, moved[WEFTI_SPACE_HOST]);
+    keep_most(&r->disk_moved_bytes, moved[WEFTI_SPACE_DISK]);
     int64_t programs = 0;
     for (int32_t g = 0; g < graphs; g++) programs += c->programs[g]->program_bytes;
     keep_most(&r->predicted_peak_bytes, *out_peak);
@@ -199,7 +203,7 @@ static weft_status fill_memory(const wefti_job_programs *p, weft_model_report *r
     int64_t *peaks;
     WEFT_NEW_ARRAY(peaks, int64_t, p->classes->count);
     for (int32_t c = 0; c < p->classes->count; c++)
-        add_memory(r, &p->classes->classes[c], p->graphs, &peaks[c]);
+        add_memory(r, &p->classes->classes[c], p->graphs, p->microbatches, &peaks[c]);
     for (int rank = 0; rank < r->devices; rank++)
         r->peaks[rank] = peaks[p->classes->class_of[rank]];
     wefti_free(peaks);
