@@ -152,8 +152,9 @@ typedef struct weft_job_recovery {
 } weft_job_recovery;
 
 typedef struct weft_job_device {
-    int64_t threads;      /* 0: all cores */
-    int64_t memory_bytes; /* 0: the machine's memory */
+    int64_t threads;       /* 0: all cores */
+    int64_t memory_bytes;  /* 0: the machine's memory */
+    double memory_percent; /* of the machine's memory, in place of bytes; 0: not set */
 } weft_job_device;
 
 /* What lies in a tier below device memory, as in weft_plan_offload. */
@@ -162,6 +163,8 @@ typedef struct weft_job_memory {
     struct {
         const char *path;   /* directory of the file of tier disk; "": none */
         int64_t size_bytes; /* largest file of one device; 0: no limit */
+        double
+            size_percent; /* of the free space when a run begins, in place of bytes; 0: not set */
     } disk;
 } weft_job_memory;
 

@@ -21,6 +21,7 @@ typedef enum wefti_job_kind {
     WEFTI_JOB_REAL,     /* double */
     WEFTI_JOB_FLAG,     /* bool */
     WEFTI_JOB_BYTES,    /* int64_t */
+    WEFTI_JOB_LIMIT,    /* int64_t: bytes, and next to it double: per cent; one of them is 0 */
     WEFTI_JOB_INTEGERS, /* int64_t [count] */
     WEFTI_JOB_REALS,    /* double [count] */
     WEFTI_JOB_SHARE,    /* const char * and, next to it, double */
@@ -126,6 +127,9 @@ weft_status wefti_job_check_text(const wefti_job_draft *draft, const wefti_job_r
 /* Append `text` in double quotes, as YAML and the overrides read it. */
 void wefti_job_write_quoted(const char *text, wefti_text *out);
 bool wefti_job_read_bytes(const char *text, int64_t *out); /* "2GiB" */
+
+/* A limit of a job: `bytes`, or `percent` of `all` bytes, at least 1; 0: neither is set. */
+int64_t wefti_job_limit(int64_t bytes, double percent, int64_t all);
 
 /* lists.c: the kinds from SIZES on, in a file, in an override, and written. */
 bool wefti_job_is_list(wefti_job_kind kind);

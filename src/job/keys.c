@@ -92,6 +92,7 @@ const char *weft_schedule_text(weft_schedule_kind schedule) {
 #define TYPE_REAL "number"
 #define TYPE_FLAG "true or false"
 #define TYPE_BYTES "bytes"
+#define TYPE_LIMIT "bytes or per cent"
 #define TYPE_INTEGERS "list of whole numbers"
 #define TYPE_REALS "list of numbers"
 #define TYPE_SHARE "path or number"

@@ -210,7 +210,8 @@ static weft_status check_memory(const wefti_job_draft *draft) {
                  "%smemory.offload has an entry with to: disk, which needs memory.disk.path: set "
                  "it to a directory of a local disk",
                  wefti_job_where(draft, wefti_job_mark_of(draft, "memory.offload"), where));
-    WEFT_REQUIRE(disk || (!*m->disk.path && !m->disk.size_bytes), WEFT_E_ARG,
+    WEFT_REQUIRE(disk || (!*m->disk.path && !m->disk.size_bytes && !(m->disk.size_percent > 0)),
+                 WEFT_E_ARG,
                  "%s%s has no effect without an entry of memory.offload with to: disk: add one, "
                  "or leave the key out",
                  wefti_job_where(draft, wefti_job_mark_of(draft, unused), where), unused);

@@ -34,6 +34,7 @@ static const char *wanted(const wefti_job_row *row, const char *text, char *out)
         [WEFTI_JOB_REAL] = "a number",
         [WEFTI_JOB_FLAG] = "true or false",
         [WEFTI_JOB_BYTES] = "a size such as 2GiB or 500MB",
+        [WEFTI_JOB_LIMIT] = "a size such as 2GiB or 500MB, per cent as 60%,",
         [WEFTI_JOB_INTEGERS] = "whole numbers",
         [WEFTI_JOB_REALS] = "numbers",
         [WEFTI_JOB_SHARE] = "a path or a fraction",
@@ -138,6 +139,22 @@ bool wefti_job_read_bytes(const char *text, int64_t *out) {
         return true;
     }
     return false;
+}
+
+/* "60%", above 0 and at most 100 */
+static bool read_percent(const char *text, double *out) {
+    char number[32];
+    const size_t length = strlen(text);
+    if (length < 2 || length > sizeof number || text[length - 1] != '%') return false;
+    memcpy(number, text, length - 1);
+    number[length - 1] = '\0';
+    return read_real(number, out) && *out > 0 && *out <= 100;
+}
+
+int64_t wefti_job_limit(int64_t bytes, double percent, int64_t all) {
+    if (!(percent > 0)) return bytes;
+    const int64_t part = (int64_t)((double)all * percent / 100);
+    return part > 0 ? part : 1;
 }
 
 static bool in_range(const wefti_job_row *row, double value) {
@@ -265,6 +282,17 @@ static weft_status store_scalar(const value_place *at, const wefti_yaml *value, 
             return refuse(at, value);
         *(int64_t *)field = integer;
         return WEFT_OK;
+    case WEFTI_JOB_LIMIT: {
+        int64_t *bytes = field;
+        double *percent = (double *)(void *)(bytes + 1);
+        const bool is_part = read_percent(text, &real);
+        integer = 0;
+        if (!is_part && (!wefti_job_read_bytes(text, &integer) || !in_range(row, (double)integer)))
+            return refuse(at, value);
+        *bytes = integer;
+        *percent = is_part ? real : 0;
+        return WEFT_OK;
+    }
     case WEFTI_JOB_SHARE: {
         const char **path = field;
         double *fraction = (double *)(void *)(path + 1);
@@ -306,9 +334,10 @@ weft_status wefti_job_store(wefti_job_draft *draft, int index, const wefti_yaml 
     bool list = row->kind == WEFTI_JOB_INTEGERS || row->kind == WEFTI_JOB_REALS;
     if (value->kind == WEFTI_YAML_SCALAR && !value->quoted && wefti_job_row_auto(row) &&
         !strcmp(value->text, "auto")) {
-        size_t bytes = row->kind == WEFTI_JOB_CHOICE ? sizeof(int)
-                       : row->kind == WEFTI_JOB_FLAG ? sizeof(bool)
-                                                     : (size_t)row->count * sizeof(int64_t);
+        size_t bytes = row->kind == WEFTI_JOB_CHOICE  ? sizeof(int)
+                       : row->kind == WEFTI_JOB_FLAG  ? sizeof(bool)
+                       : row->kind == WEFTI_JOB_LIMIT ? sizeof(int64_t) + sizeof(double)
+                                                      : (size_t)row->count * sizeof(int64_t);
         memset(field, 0, bytes); /* drops the value of an earlier line */
         draft->marks[index] = *mark;
         draft->marks[index].given = false;
@@ -359,6 +388,10 @@ void wefti_job_write_quoted(const char *text, wefti_text *out) {
     wefti_text_add(out, "\"");
 }
 
+static double percent_of(const int64_t *limit) {
+    return *(const double *)(const void *)(limit + 1);
+}
+
 void wefti_job_write_value(const weft_job *job, const wefti_job_row *row, wefti_text *out) {
     const char *field = (const char *)job + row->offset;
     const int64_t *integers = (const int64_t *)(const void *)field;
@@ -381,6 +414,12 @@ void wefti_job_write_value(const weft_job *job, const wefti_job_row *row, wefti_
     }
     case WEFTI_JOB_INTEGER:
     case WEFTI_JOB_BYTES:
+    case WEFTI_JOB_LIMIT:
+        if (row->kind == WEFTI_JOB_LIMIT && percent_of(integers) > 0) {
+            write_real(percent_of(integers), out);
+            wefti_text_add(out, "%%");
+            return;
+        }
         /* A size that only the data or a model directory can tell is still 0. */
         if ((double)*integers < row->min)
             wefti_text_add(out, "auto");

@@ -272,7 +272,7 @@ weft_session_options wefti_built_options(const wefti_built *b) {
     o.threads = (int)b->job->device.threads;
     o.memory_bytes = b->memory_bytes;
     o.disk = *b->job->memory.disk.path ? b->job->memory.disk.path : NULL;
-    o.disk_bytes = b->job->memory.disk.size_bytes;
+    o.disk_bytes = b->disk_bytes;
     o.seed = train->seed;
     o.bf16 = b->model.bf16;
     o.plan = wefti_built_plan(b);
@@ -347,16 +347,25 @@ weft_status wefti_built_open_data(wefti_built *b) {
     return WEFT_OK;
 }
 
+int64_t wefti_built_sharing(const wefti_built *b) {
+    return b->setup->party.world ? weft_world_local_size(b->setup->party.world)
+           : b->job->plan        ? weft_plan_devices(b->job->plan)
+                                 : 1;
+}
+
+int64_t wefti_built_memory_limit(const wefti_built *b) {
+    const weft_job_device *d = &b->job->device;
+    weft_info info;
+    if (!(d->memory_percent > 0)) return d->memory_bytes;
+    weft_info_get(&info);
+    return wefti_job_limit(0, d->memory_percent, info.memory_bytes / wefti_built_sharing(b));
+}
+
 void wefti_built_limit_memory(wefti_built *b) {
     weft_info info;
     weft_info_get(&info);
-    int64_t devices =
-        b->setup->party.world
-            ? weft_world_local_size(b->setup->party.world) /* processes that share the machine */
-        : b->job->plan ? weft_plan_devices(b->job->plan)
-                       : 1;
-    b->memory_bytes =
-        b->job->device.memory_bytes ? b->job->device.memory_bytes : info.memory_bytes / devices;
+    b->memory_bytes = wefti_built_memory_limit(b);
+    if (!b->memory_bytes) b->memory_bytes = info.memory_bytes / wefti_built_sharing(b);
 }
 
 weft_status wefti_built_prepare(wefti_built *b) {

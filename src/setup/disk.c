@@ -1,6 +1,7 @@
 /* The directory of tier disk, before a run spends time on its data and its plan. */
 #include "base/text.h"
 #include "device/disk.h"
+#include "job/job.h"
 #include "plan/plan.h"
 #include "session/optimizer.h"
 #include "setup/setup.h"
@@ -10,9 +11,21 @@ static bool uses_disk(const wefti_built *b) {
            wefti_plan_may_offload(b->job->plan, WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_DISK);
 }
 
-weft_status wefti_built_try_disk(const wefti_built *b) {
+/* No rank of the host reserves space before all have read how much is free. */
+static weft_status try_disk(wefti_built *b) {
+    const char *path = b->job->memory.disk.path;
+    const double percent = b->job->memory.disk.size_percent;
+    int64_t room = 0;
+    WEFT_TRY(wefti_disk_try(path));
+    if (percent > 0) WEFT_TRY(wefti_disk_free_bytes(path, &room));
+    b->disk_bytes =
+        wefti_job_limit(b->job->memory.disk.size_bytes, percent, room / wefti_built_sharing(b));
+    return WEFT_OK;
+}
+
+weft_status wefti_built_try_disk(wefti_built *b) {
     if (!uses_disk(b)) return WEFT_OK;
-    weft_status status = wefti_disk_try(b->job->memory.disk.path);
+    weft_status status = try_disk(b);
     if (status < 0)
         status = wefti_prefix(status, "memory.disk.path must be a directory of a local disk in "
                                       "which this user may make files");
@@ -53,7 +66,7 @@ static weft_status states_of_model(const wefti_built *b, int64_t *out) {
  * one process have all states. */
 static weft_status check_room(const wefti_built *b) {
     const char *path = b->job->memory.disk.path;
-    const int64_t limit = b->job->memory.disk.size_bytes;
+    const int64_t limit = b->disk_bytes;
     int64_t all, room;
     char need[32], most[32];
     WEFT_TRY(states_of_model(b, &all));

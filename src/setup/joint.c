@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "job/job.h"
 #include "plan/plan.h"
 #include "search/joint/joint.h"
 #include "session/optimizer.h"
@@ -64,9 +65,15 @@ static weft_status find_machine(const wefti_built *b, wefti_machine_model **out,
     const int32_t devices = job->plan->devices;
     weft_info info;
     *limit = job->device.memory_bytes;
-    if (*job->machine) return wefti_model_find(job->machine, out);
+    if (*job->machine) {
+        WEFT_TRY(wefti_model_find(job->machine, out));
+        *limit = wefti_job_limit(*limit, job->device.memory_percent,
+                                 (int64_t)(*out)->device.memory_bytes.value);
+        return WEFT_OK;
+    }
     weft_info_get(&info);
     const int64_t share = info.memory_bytes > devices ? info.memory_bytes / devices : 1;
+    *limit = wefti_job_limit(*limit, job->device.memory_percent, share);
     if (!*limit) *limit = share;
     if (*job->parallel.links) return wefti_model_find(job->parallel.links, out);
     return wefti_joint_assume(devices, share, NULL, out);

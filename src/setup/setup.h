@@ -71,6 +71,7 @@ typedef struct wefti_built {
     char *search_notes;  /* of a search other than the joint one, a line each; NULL: none */
     weft_search_report *report; /* of the joint search on this rank; NULL: none */
     int64_t memory_bytes;       /* limit of a device, 0: none */
+    int64_t disk_bytes;         /* largest file of a device on the disk, 0: no limit */
     wefti_built_model model;
     wefti_built_batch batch;
     wefti_saved_list saved; /* the saver's list, while the run tries another size */
@@ -85,6 +86,10 @@ void wefti_built_close(wefti_built *b);
 weft_status wefti_built_configure(wefti_built *b) WEFT_CHECKED;
 /* After that, on all ranks: the data, unless they are open, and what depends on them. */
 weft_status wefti_built_open_data(wefti_built *b) WEFT_CHECKED;
+/* Devices that share this machine: of this process, or of its host's processes. */
+int64_t wefti_built_sharing(const wefti_built *b);
+/* The job's limit of a device's memory in bytes, on this machine; 0: it sets none. */
+int64_t wefti_built_memory_limit(const wefti_built *b);
 /* memory_bytes: the job's limit, or a device's share of the machine's memory. */
 void wefti_built_limit_memory(wefti_built *b);
 /* After that: the graph to train. Refuses a plan that was made for another model. */
@@ -98,8 +103,9 @@ weft_session_options wefti_built_options(const wefti_built *b);
 
 /* ---- disk.c: before the data are read and a plan is searched; collective ---- */
 
-/* Refuses a directory of tier disk that takes no file, if the job trains with that tier. */
-weft_status wefti_built_try_disk(const wefti_built *b) WEFT_CHECKED;
+/* Refuses a directory of tier disk that takes no file, if the job trains with that tier. Sets
+ * disk_bytes. */
+weft_status wefti_built_try_disk(wefti_built *b) WEFT_CHECKED;
 /* With the model's configuration: refuses a disk, or a limit of its file, that the states cannot
  * fit by any plan. */
 weft_status wefti_built_disk_room(const wefti_built *b) WEFT_CHECKED;

@@ -81,4 +81,15 @@ for verb in model 'simulate --machine v100' 'plan parallel.mode=auto --devices 2
     done
 done
 
+# Limits in per cent: of what a device has without a limit, and of the free space.
+for limit in 0.00000001% 100%; do
+    code=0
+    [ $limit = 100% ] || code=1
+    # shellcheck disable=SC2086
+    expect $code '' train job.yaml train.steps=1 $disk memory.disk.size=$limit checkpoint.dir=run-disk-$code
+    [ $code = 1 ] || expect 0 "$limit" train job.yaml --job memory.offload=disk memory.disk.path=x memory.disk.size=$limit
+done
+for limit in 0% 101% -1% % 5%% nan% 5%x; do
+    expect 1 "device.memory|60%|$limit" model job.yaml device.memory=$limit
+done
 exit $failed

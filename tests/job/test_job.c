@@ -104,6 +104,7 @@ static void test_overrides(void **state) {
     assert_true(job->train.optimizer.betas[0] == 0.5 && job->train.optimizer.betas[1] == 0.25);
     assert_true(job->train.optimizer.lr == 1e-4);
     assert_int_equal(job->device.memory_bytes, 3ll << 29);
+    assert_true(job->device.memory_percent == 0);
     assert_string_equal(job->data.path, "a: #b");
     assert_string_equal(job->data.validation, "held out.txt");
     assert_true(job->data.validation_fraction == 0);
@@ -341,8 +342,11 @@ static void random_value(const weft_job_key *key, uint64_t seed, uint64_t *at, w
         wefti_text_add(out, "%.17g", key->min + u * ((key->max > 1 ? 1 : key->max) - key->min));
     } else if (!strcmp(key->type, "true or false")) {
         wefti_text_add(out, r & 1 ? "true" : "false");
-    } else if (!strcmp(key->type, "bytes")) {
-        wefti_text_add(out, "%uMiB", 1 + r % 100000);
+    } else if (!strncmp(key->type, "bytes", 5)) { /* those of limits may be per cent */
+        if (key->type[5] && r & 1)
+            wefti_text_add(out, "%u.%u%%", r / 2 % 100, 1 + r / 256 % 8);
+        else
+            wefti_text_add(out, "%uMiB", 1 + r % 100000);
     } else if (!strcmp(key->type, "list of whole numbers")) {
         wefti_text_add(out, "[%u, %u, %u]", 1 + r % 4, 1 + r % 512, 1 + r % 500);
     } else if (!strcmp(key->type, "{pattern: true or false}")) {

@@ -40,6 +40,8 @@ static uint64_t digest_of_search(const weft_job *job) {
     digest = wefti_digest_text(digest, p->constraints);
     digest = wefti_digest_number(digest, (uint64_t)p->evaluations);
     digest = wefti_digest_number(digest, (uint64_t)job->device.memory_bytes);
+    if (job->device.memory_percent > 0)
+        digest = wefti_digest_real(digest, job->device.memory_percent);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
         digest = wefti_digest_real(digest, reals[i]);
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)

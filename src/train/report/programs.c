@@ -138,7 +138,7 @@ weft_status wefti_job_programs_classes(wefti_job_programs *p) {
 
 /* `programs`: of one rank, one for each graph. */
 weft_status wefti_job_programs_fits(const wefti_job_programs *p, wefti_program *const *programs) {
-    const int64_t limit = p->built.job->device.memory_bytes;
+    const int64_t limit = wefti_built_memory_limit(&p->built);
     const bool trains = wefti_optimizer_plan_of(p->optimizer) != NULL;
     const wefti_footprint arenas = wefti_programs_footprint(programs, p->graphs);
     int64_t own = 0;
