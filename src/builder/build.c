@@ -125,10 +125,12 @@ static weft_status bind_root_values(wefti_emitter *b) {
             continue;
         }
         bool param = info->kind == WEFTI_VALUE_PARAM;
-        WEFT_TRY(wefti_build_persistent(
-            b, info->name, param ? WEFTI_TENSOR_PARAM : WEFTI_TENSOR_STATE, WEFTI_SPACE_DEVICE,
-            &info->desc, b->part ? &b->dec->sharding[v].storage : NULL, info->init,
-            &b->param_buffer[v], &tensor));
+        const wefti_space space =
+            param ? wefti_tier_space(b, WEFT_OFFLOAD_PARAMETERS, v) : WEFTI_SPACE_DEVICE;
+        WEFT_TRY(wefti_build_persistent(b, info->name,
+                                        param ? WEFTI_TENSOR_PARAM : WEFTI_TENSOR_STATE, space,
+                                        &info->desc, b->part ? &b->dec->sharding[v].storage : NULL,
+                                        info->init, &b->param_buffer[v], &tensor));
         if (param) b->param_index[v] = tensor;
         b->p->tensors[tensor].frozen = info->frozen;
     }
@@ -336,6 +338,7 @@ static weft_status new_tables(wefti_emitter *b) {
     int64_t values = b->root->value_count;
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->output_buffer));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_buffer));
+    WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_move));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_piece));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->state_kept));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_gradient));

@@ -155,6 +155,7 @@ typedef struct wefti_emitter {
     wefti_edge_traffic *edges;         /* per edge of the decisions */
     int32_t *output_buffer;            /* per root value that is a named output: its buffer, -1 */
     int32_t *param_buffer;             /* per root value: buffer of a parameter or state, -1 */
+    int32_t *param_move;     /* per root value: the move that fetches a parameter, -1: none yet */
     int32_t *param_piece;    /* per root value: buffer of the optimizer's piece of a parameter,
                                 if the piece is not contiguous in the parameter's buffer; else -1 */
     int32_t *param_gradient; /* per root value: buffer in which a parameter's gradient
@@ -323,8 +324,7 @@ weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_des
                                  int32_t *out) WEFT_CHECKED;
 /* Where the operands of an update lie. */
 typedef struct wefti_update_operands {
-    wefti_buffer_ref param, gradient;
-    int32_t state[4];
+    wefti_buffer_ref param, gradient, state[4];
 } wefti_update_operands;
 /* Adds the step. tensor: of the parameter; -1: a copy. */
 weft_status wefti_update_call(wefti_emitter *b, wefti_section s, int32_t value, const char *name,
@@ -334,25 +334,37 @@ weft_status wefti_update_call(wefti_emitter *b, wefti_section s, int32_t value, 
 bool wefti_same_shape(const weft_desc *a, const weft_desc *b);
 
 /* tiers.c */
-/* States in a tier below device memory are fetched, updated and stored in slices of whole rows, so
- * an update needs no room for whole states. */
+/* The memory in which the plan keeps `what` of a parameter. */
+wefti_space wefti_tier_space(const wefti_emitter *b, weft_offload what, int32_t value);
+/* Whether a buffer lies in a tier below device memory. */
+bool wefti_tier_below(const wefti_emitter *b, int32_t buffer);
+/* Begins to copy a parameter that lies there to a new buffer of device memory. */
+weft_status wefti_tier_fetch(wefti_emitter *b, wefti_section s, int32_t value,
+                             int32_t *out) WEFT_CHECKED;
+/* States and parameters in a tier below device memory are fetched, updated and stored in slices of
+ * whole rows, so an update needs no room for whole ones. */
+typedef struct wefti_update_part {
+    int32_t home;  /* buffer */
+    int64_t bytes; /* of every slice but the last */
+} wefti_update_part;
+enum { WEFTI_UPDATE_PARTS = 5 };
 typedef struct wefti_update_draft {
     bool known;
     int states;
-    int32_t state[4];                    /* buffers of the homes */
-    int32_t next;                        /* the slice to fetch next */
-    int32_t slices;                      /* 1: whole */
-    int64_t state_bytes[4], param_bytes; /* of every slice but the last */
-    int32_t routine, last;               /* of every slice but the last; of the last one */
+    wefti_update_part part[WEFTI_UPDATE_PARTS]; /* the states; behind them the parameter */
+    int32_t next;                               /* the slice to fetch next */
+    int32_t slices;                             /* 1: whole */
+    int32_t routine, last;                      /* of every slice but the last; of the last one */
 } wefti_update_draft;
 /* Makes the states and the routines of a parameter's update. */
 weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) WEFT_CHECKED;
-/* The buffers of a slice's states in device memory, which are there from now on. */
+/* Where the states of a slice are in device memory, from now on; and the parameter, if it was
+ * fetched. */
 weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
-                             int32_t state[4]) WEFT_CHECKED;
-/* Begins to store them, if they were fetched. */
+                             wefti_update_operands *at) WEFT_CHECKED;
+/* Begins to store what was fetched. */
 weft_status wefti_slice_store(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
-                              const int32_t state[4]) WEFT_CHECKED;
+                              const wefti_update_operands *at) WEFT_CHECKED;
 /* Ends all stores. */
 weft_status wefti_tier_finish(wefti_emitter *b, wefti_section s) WEFT_CHECKED;
 weft_status wefti_slices_prepare(wefti_emitter *b) WEFT_CHECKED; /* makes `update` and `ahead` */

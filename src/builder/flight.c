@@ -50,9 +50,11 @@ weft_status wefti_flight_post(wefti_emitter *b, wefti_section s, wefti_flight f,
     return add(b, &f);
 }
 
-weft_status wefti_flight_copy(wefti_emitter *b, wefti_section s, wefti_flight f, int64_t bytes) {
-    const wefti_program_move move = {.way = WEFTI_WAY_SPACES, .transfer = -1, .bytes = bytes};
-    WEFT_TRY(add_move(b, move, &f.move));
+weft_status wefti_flight_copy(wefti_emitter *b, wefti_section s, wefti_flight f, int64_t bytes,
+                              int32_t *move) {
+    const wefti_program_move copy = {.way = WEFTI_WAY_SPACES, .transfer = -1, .bytes = bytes};
+    if (*move < 0) WEFT_TRY(add_move(b, copy, move));
+    f.move = *move;
     WEFT_TRY(move_step(b, s, WEFTI_STEP_POST, &f));
     return add(b, &f);
 }

@@ -22,6 +22,8 @@ typedef struct wefti_buffer_ref {
 typedef enum wefti_flight_use {
     WEFTI_FLIGHT_GATHER,    /* a parameter, for a later call: before that call. owner: the value */
     WEFTI_FLIGHT_PACK,      /* likewise, of several in one message. owner: -1 */
+    WEFTI_FLIGHT_OPERAND,   /* a parameter from a tier below device memory, for a later call: before
+                               that call. owner: the value */
     WEFTI_FLIGHT_SEND,      /* a value to another stage: before as many later ones as its edge has
                                channels for. owner: wefti_flight_edge */
     WEFTI_FLIGHT_BUDDY,     /* a message between buddies: before a number of later ones. owner: the
@@ -62,10 +64,11 @@ static inline bool wefti_flight_is_call(const wefti_flight *f) {
  * `name` and the buffers of `f`. */
 weft_status wefti_flight_post(struct wefti_emitter *b, wefti_section s, wefti_flight f,
                               int32_t transfer) WEFT_CHECKED;
-/* Begins a copy of `bytes` between spaces: adds a POST of a new move, and advances the time. Uses
- * `use`, `owner`, `name` and the buffers of `f`. */
+/* Begins a copy of `bytes` between spaces: adds a POST of the move *move, and advances the time.
+ * *move -1: of a new move, whose number it becomes. Uses `use`, `owner`, `name` and the buffers of
+ * `f`. */
 weft_status wefti_flight_copy(struct wefti_emitter *b, wefti_section s, wefti_flight f,
-                              int64_t bytes) WEFT_CHECKED;
+                              int64_t bytes, int32_t *move) WEFT_CHECKED;
 /* Makes the section's last step the first part of a call, up to instruction `to`. The part leaves
  * `leaves` transfers in flight. A rank without a transfer passes 0 and still adds the part, so that
  * all ranks have the same order. Uses `use`, `owner` and `width` of `f`. */

@@ -1,4 +1,6 @@
-/* Gathers sharded parameters for one call of a cell, and frees them after the call.
+/* Brings the parameters that are not resident to one call of a cell, and frees them after the call.
+ * A parameter is not resident if its home has only a piece of it, or lies in a tier below device
+ * memory. From there the piece is fetched, one call ahead; it is gathered when the call begins.
  *
  * All parameters of a call are gathered together. With overlap, the transfers for the next call are
  * posted before this call runs, and waited for when the next call begins. An engine that moves data
@@ -21,6 +23,23 @@ enum { SHARED_MESSAGE_BYTES = 64 << 10 };
 static bool in_pieces(const wefti_emitter *b, int32_t v) {
     return b->part && v >= 0 && b->root->values[v].kind == WEFTI_VALUE_PARAM &&
            !wefti_layout_equal(&b->dec->sharding[v].storage, &b->dec->sharding[v].use);
+}
+
+/* Whether the home of a value is that of a parameter in a tier below device memory. */
+static bool is_below(const wefti_emitter *b, int32_t v) {
+    return v >= 0 && b->root->values[v].kind == WEFTI_VALUE_PARAM &&
+           wefti_tier_below(b, b->param_buffer[v]);
+}
+
+/* The buffer of device memory with this rank's piece of a parameter, which is there from now on. */
+static weft_status piece_of(wefti_emitter *b, wefti_section s, int32_t v, int32_t *out) {
+    int32_t at = wefti_flight_find(b, WEFTI_FLIGHT_OPERAND, v);
+    *out = at < 0 ? b->param_buffer[v] : b->flights[at].destination.buffer;
+    if (at < 0 && is_below(b, v)) {
+        WEFT_TRY(wefti_tier_fetch(b, s, v, out));
+        at = wefti_flight_find(b, WEFTI_FLIGHT_OPERAND, v);
+    }
+    return at < 0 ? WEFT_OK : wefti_flight_wait(b, s, at);
 }
 
 static weft_status new_buffer(wefti_emitter *b, int32_t v, int32_t *out) {
@@ -238,7 +257,7 @@ static weft_status find_transfer(wefti_emitter *b, int32_t v, int place, int32_t
 /* Posts the gather of one parameter ahead, if a single transfer can do it. */
 static weft_status post(wefti_emitter *b, wefti_section s, int32_t v, int place) {
     int32_t transfer = -1;
-    if (!in_pieces(b, v) || wefti_flight_find(b, WEFTI_FLIGHT_GATHER, v) >= 0 ||
+    if (!in_pieces(b, v) || is_below(b, v) || wefti_flight_find(b, WEFTI_FLIGHT_GATHER, v) >= 0 ||
         place_in(pack_ahead(b), v) >= 0 || place >= WEFTI_MAX_BUCKET)
         return WEFT_OK;
     WEFT_TRY(find_transfer(b, v, place, &transfer));
@@ -262,7 +281,7 @@ static bool reads(const wefti_emitter *b, const wefti_call_plan *call, int input
     return false;
 }
 
-/* The parameters that a call's pass gathers, each once. */
+/* The parameters whose gather may begin before a call's pass, each once. */
 static int list_gathered(const wefti_emitter *b, int32_t k, bool backward,
                          int32_t out[WEFTI_MAX_BUCKET]) {
     const weft_node *n = b->dec->calls[k].node;
@@ -270,7 +289,8 @@ static int list_gathered(const wefti_emitter *b, int32_t k, bool backward,
     for (int i = 0; i < n->inputs && count < WEFTI_MAX_BUCKET; i++) {
         bool again = false;
         for (int j = 0; j < count; j++) again |= out[j] == n->in[i];
-        if (!again && in_pieces(b, n->in[i]) && reads(b, &b->dec->calls[k], i, backward))
+        if (!again && in_pieces(b, n->in[i]) && !is_below(b, n->in[i]) &&
+            reads(b, &b->dec->calls[k], i, backward))
             out[count++] = n->in[i];
     }
     return count;
@@ -340,9 +360,21 @@ static weft_status take_packed(wefti_emitter *b, wefti_section s, int32_t k, boo
     return wefti_build_end(b, d, p->divide);
 }
 
+/* Begins to fetch what a call's pass reads from tiers below device memory. */
+static weft_status fetch_all(wefti_emitter *b, wefti_section s, int32_t k, bool backward) {
+    const weft_node *n = b->dec->calls[k].node;
+    int32_t unused;
+    for (int i = 0; i < n->inputs; i++)
+        if (is_below(b, n->in[i]) && reads(b, &b->dec->calls[k], i, backward) &&
+            wefti_flight_find(b, WEFTI_FLIGHT_OPERAND, n->in[i]) < 0)
+            WEFT_TRY(wefti_tier_fetch(b, s, n->in[i], &unused));
+    return WEFT_OK;
+}
+
 weft_status wefti_gather_ahead(wefti_emitter *b, wefti_section s, int32_t k, bool backward) {
     if (!b->part || !b->spec->plan->overlap || k < 0) return WEFT_OK;
     const weft_node *n = b->dec->calls[k].node;
+    WEFT_TRY(fetch_all(b, s, k, backward));
     WEFT_TRY(post_packed(b, s, k, backward));
     for (int i = 0; i < n->inputs; i++)
         if (reads(b, &b->dec->calls[k], i, backward)) WEFT_TRY(post(b, s, n->in[i], i));
@@ -356,13 +388,14 @@ static weft_status gather_some(wefti_emitter *b, wefti_section s, const int32_t 
                                bool packed, int32_t *buffers) {
     weft_desc whole[WEFTI_MAX_BUCKET];
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
-    int32_t routine = -1;
+    int32_t routine = -1, piece[WEFTI_MAX_BUCKET];
     wefti_draft_step *d;
     if (count == 0) return WEFT_OK;
     for (int i = 0; i < count; i++) {
         whole[i] = b->root->values[values[i]].desc;
         from[i] = b->dec->sharding[values[i]].storage;
         to[i] = b->dec->sharding[values[i]].use;
+        WEFT_TRY(piece_of(b, s, values[i], &piece[i]));
         WEFT_TRY(new_buffer(b, values[i], &buffers[i]));
     }
     if (packed) WEFT_TRY(wefti_gather_packed(b, count, whole, from, to, 0, &routine));
@@ -371,7 +404,7 @@ static weft_status gather_some(wefti_emitter *b, wefti_section s, const int32_t 
                                wefti_build_name(b, "gather ", b->root->values[values[0]].name),
                                b->p->routines[routine]->args, &d));
     for (int i = 0; i < count; i++) {
-        wefti_build_arg(b, d, i, b->param_buffer[values[i]], 0);
+        wefti_build_arg(b, d, i, piece[i], 0);
         wefti_build_arg(b, d, count + i, buffers[i], 0);
     }
     return wefti_build_end(b, d, routine);
@@ -401,8 +434,7 @@ static weft_status gather_now(wefti_emitter *b, wefti_section s, const int32_t *
     return WEFT_OK;
 }
 
-/* Waits for the transfers that were posted ahead of the call, and gathers the missing parameters
- * now. */
+/* Waits for the moves that were posted ahead of the call, and brings the missing parameters now. */
 weft_status wefti_gather_operands(wefti_emitter *b, wefti_section s, int32_t k, bool backward,
                                   int32_t micro, int32_t **out) {
     const weft_node *n = b->dec->calls[k].node;
@@ -410,14 +442,19 @@ weft_status wefti_gather_operands(wefti_emitter *b, wefti_section s, int32_t k, 
     int count = 0;
     const pack *taken;
     WEFT_TRY(wefti_new_indices(b->scratch, n->inputs, out));
+    if (b->copies <= 1) WEFT_TRY(fetch_all(b, s, k, backward));
     WEFT_TRY(take_packed(b, s, k, backward, divided, &taken));
     for (int i = 0; i < n->inputs; i++) {
         int32_t v = n->in[i];
         if (v < 0 || !reads(b, &b->dec->calls[k], i, backward)) continue;
         (*out)[i] = *wefti_build_value(b, micro, v);
-        if (!in_pieces(b, v)) continue;
-        if (b->copies > 1) { /* the first copy gathers for all copies */
+        if (!in_pieces(b, v) && !is_below(b, v)) continue;
+        if (b->copies > 1) { /* the first copy brings them for all copies */
             (*out)[i] = b->held[i];
+            continue;
+        }
+        if (!in_pieces(b, v)) {
+            WEFT_TRY(piece_of(b, s, v, &(*out)[i]));
             continue;
         }
         const int packed = place_in(taken, v);
@@ -448,10 +485,10 @@ weft_status wefti_gather_operands(wefti_emitter *b, wefti_section s, int32_t k, 
     return WEFT_OK;
 }
 
-/* Waits for all posted gathers: none is in flight after the end of a section. */
+/* Waits for all parameters that are on their way: none is in flight after the end of a section. */
 weft_status wefti_gather_finish(wefti_emitter *b, wefti_section s) {
     for (int32_t i = 0; i < b->flight_count;)
-        if (b->flights[i].use <= WEFTI_FLIGHT_PACK)
+        if (b->flights[i].use <= WEFTI_FLIGHT_OPERAND)
             WEFT_TRY(wefti_flight_wait(b, s, i));
         else
             i++;

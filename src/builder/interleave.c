@@ -232,13 +232,14 @@ static void touch_step(touch *touches, const wefti_draft_step *d) {
 }
 
 /* Whether steps [middle, end) may move before [begin, middle). `call` is a copy's call or its first
- * part; the step at `begin` is the last part of a call. Gathers and reductions keep their
- * places. */
+ * part; the step at `begin` is the last part of a call. Gathers and reductions keep their places.
+ * Copies between spaces may move: only some ranks have those of a piece that is empty on others. */
 static bool may_swap(const group *g, int64_t begin, int64_t middle, int64_t call, int64_t end) {
     int64_t buffers = g->b->buffer_count;
     touch *x = g->touches, *y = g->touches + buffers;
     for (int64_t k = begin + 1; k < end; k++)
-        if (communicates(&g->steps[k].step) && (k != call || g->steps[k].step.parts == 1))
+        if (communicates(&g->steps[k].step) && !wefti_step_copy(g->b->p, &g->steps[k].step) &&
+            (k != call || g->steps[k].step.parts == 1))
             return false;
     memset(g->touches, 0, (size_t)(2 * buffers) * sizeof *x);
     for (int64_t k = begin; k < middle; k++) touch_step(x, &g->steps[k]);

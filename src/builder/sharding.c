@@ -2,10 +2,10 @@
  *
  * - An input has the layout that the plan or the data set's rule gives.
  * - A parameter has the layout that its first reader requires.
- * - Its optimizer state, and at level 3 the parameter itself, is split further by the axes that
- *   would replicate it, along the dimension that makes even pieces. A piece lies within this rank's
- *   region of the parameter, whatever the sizes. Source: Rajbhandari et al., "ZeRO", SC 2020,
- *   section 5.
+ * - Its optimizer state is split further by the axes that would replicate it, and so is the
+ *   parameter itself at level 3 or in a tier below device memory, along the dimension that makes
+ * even pieces. A piece lies within this rank's region of the parameter, whatever the sizes. Source:
+ * Rajbhandari et al., "ZeRO", SC 2020, section 5.
  * - A result of a cell keeps the layout in which it is computed, with partial sums added up.
  * - The gradient of an activation has the layout of the activation.
  * - The gradient of a parameter stays a partial sum until it is complete. At level 3 the calls that
@@ -45,7 +45,7 @@ static void set_param(wefti_decisions *dec, int32_t v, const wefti_layout *use) 
         whole->rank == 0 || weft_desc_bytes(whole) / parts < plan->optimizer.threshold)
         return;
     s->state = wefti_plan_state_layout(plan, mesh_of(dec), whole, use);
-    if (plan->optimizer.level >= 3) s->storage = s->state;
+    if (wefti_plan_divides(plan, dec->root->values[v].name)) s->storage = s->state;
     if (plan->optimizer.level >= 2 && (!dec->late || dec->inside[v])) {
         s->gradient = s->state;
         s->gradient_known = true;
@@ -76,7 +76,7 @@ static bool set_shared(wefti_decisions *dec, int32_t v) {
     if (!old) return false;
     wefti_sharding *s = &dec->sharding[v];
     s->storage = s->state = s->gradient = *old;
-    if (dec->spec->plan->optimizer.level < 3 || info->kind == WEFTI_VALUE_STATE) {
+    if (!wefti_plan_divides(dec->spec->plan, info->name) || info->kind == WEFTI_VALUE_STATE) {
         s->use = *old;
         s->known = true;
     }

@@ -1,7 +1,6 @@
-/* Optimizer states in a tier below device memory. An update works on device memory: its states are
- * fetched before, and stored behind it, in slices. */
-#include <string.h>
-
+/* Parameters and optimizer states in a tier below device memory. Steps work on device memory. So a
+ * parameter is fetched before a call that reads it (gather.c). What an update changes is fetched
+ * before, and stored behind it, in slices. */
 #include "builder/build.h"
 
 /* ---- copies ---- */
@@ -10,14 +9,28 @@ static const char *name_of(const wefti_emitter *b, wefti_buffer_ref home) {
     return b->buffers[home.buffer].name;
 }
 
-static weft_status fetch(wefti_emitter *b, wefti_section s, int32_t owner, wefti_buffer_ref home,
-                         int64_t bytes, int32_t *out) {
-    const char *name = name_of(b, home);
-    wefti_flight f = {.use = WEFTI_FLIGHT_FETCH, .owner = owner, .name = name, .source = home};
-    WEFT_TRY(
-        wefti_buffer_add(b, bytes, wefti_build_name(b, "fetched ", name), &f.destination.buffer));
-    *out = f.destination.buffer;
-    return bytes ? wefti_flight_copy(b, s, f, bytes) : WEFT_OK;
+bool wefti_tier_below(const wefti_emitter *b, int32_t buffer) {
+    return b->buffers[buffer].space != WEFTI_SPACE_DEVICE;
+}
+
+/* Uses `use` and `owner` of `f`. *move: as in wefti_flight_copy. */
+static weft_status fetch(wefti_emitter *b, wefti_section s, wefti_flight f, wefti_buffer_ref home,
+                         int64_t bytes, int32_t *move, int32_t *out) {
+    f.name = name_of(b, home);
+    f.source = home;
+    WEFT_TRY(wefti_buffer_add(b, bytes, wefti_build_name(b, "fetched ", f.name), out));
+    f.destination.buffer = *out;
+    return bytes ? wefti_flight_copy(b, s, f, bytes, move) : WEFT_OK;
+}
+
+/* All fetches of a parameter are one move, so microbatches are alike. */
+weft_status wefti_tier_fetch(wefti_emitter *b, wefti_section s, int32_t value, int32_t *out) {
+    const wefti_flight f = {.use = WEFTI_FLIGHT_OPERAND, .owner = value};
+    const int32_t home = b->param_buffer[value];
+    WEFT_TRY(fetch(b, s, f, (wefti_buffer_ref){home, 0}, b->buffers[home].life.bytes,
+                   &b->param_move[value], out));
+    b->buffers[*out].param = b->param_index[value];
+    return WEFT_OK;
 }
 
 static weft_status arrive(wefti_emitter *b, wefti_section s, int32_t owner) {
@@ -26,14 +39,15 @@ static weft_status arrive(wefti_emitter *b, wefti_section s, int32_t owner) {
     return WEFT_OK;
 }
 
-static weft_status store(wefti_emitter *b, wefti_section s, int32_t from, wefti_buffer_ref home,
-                         int64_t bytes) {
+static weft_status store(wefti_emitter *b, wefti_section s, wefti_buffer_ref from,
+                         wefti_buffer_ref home, int64_t bytes) {
     const wefti_flight f = {.use = WEFTI_FLIGHT_STORE,
                             .owner = -1,
                             .name = name_of(b, home),
-                            .source = {from, 0},
+                            .source = from,
                             .destination = home};
-    return bytes ? wefti_flight_copy(b, s, f, bytes) : WEFT_OK;
+    int32_t move = -1;
+    return bytes ? wefti_flight_copy(b, s, f, bytes, &move) : WEFT_OK;
 }
 
 weft_status wefti_tier_finish(wefti_emitter *b, wefti_section s) {
@@ -44,28 +58,40 @@ weft_status wefti_tier_finish(wefti_emitter *b, wefti_section s) {
 
 /* ---- the slices of an update ---- */
 
-/* Most bytes of the states of a slice, unless the plan says it. */
+/* Most bytes that are fetched for a slice, unless the plan says it. */
 enum { UPDATE_SLICE = 32 << 20 };
 
-static wefti_space space_of_states(const wefti_emitter *b, int32_t value) {
+wefti_space wefti_tier_space(const wefti_emitter *b, weft_offload what, int32_t value) {
     static const wefti_space spaces[WEFT_TIERS] = {[WEFT_TIER_DEVICE] = WEFTI_SPACE_DEVICE,
                                                    [WEFT_TIER_HOST] = WEFTI_SPACE_HOST,
                                                    [WEFT_TIER_DISK] = WEFTI_SPACE_DISK};
-    return spaces[wefti_plan_tier(b->spec->plan, WEFT_OFFLOAD_OPTIMIZER,
-                                  b->root->values[value].name)];
+    return spaces[wefti_plan_tier(b->spec->plan, what, b->root->values[value].name)];
 }
 
-/* The bytes of a row of all states of a piece; 0: the update is not divided. Ops that need facts
- * about the whole tensor are not (those with a lowering). */
-static int64_t row_bytes(const wefti_update_rule *rule, const weft_desc *whole,
+/* Whether an update fetches part i, and stores it. */
+static bool is_fetched(const wefti_emitter *b, const wefti_update_draft *u, int i) {
+    return wefti_tier_below(b, u->part[i].home);
+}
+
+/* Whether it fetches any. All states have one tier. */
+static bool fetches(const wefti_emitter *b, const wefti_update_draft *u) {
+    return is_fetched(b, u, 0) || is_fetched(b, u, u->states);
+}
+
+/* The bytes of a row of all parts of an update's piece that are fetched; 0: the update is not
+ * divided. Ops that need facts about the whole tensor are not (those with a lowering). */
+static int64_t row_bytes(const wefti_emitter *b, const wefti_update_draft *u,
+                         const wefti_update_rule *rule, const weft_desc *whole,
                          const weft_desc *here) {
     int64_t bytes = 0, elems = 1;
     if (rule->op->lower || here->rank == 0) return 0;
     for (int d = 1; d < here->rank; d++) elems *= here->shape[d];
     for (int i = 0; i < rule->states; i++) {
         if (!wefti_same_shape(&rule->state_descs[i], whole)) return 0;
-        bytes += elems * (int64_t)weft_dtype_bytes(rule->state_descs[i].dtype);
+        if (is_fetched(b, u, i))
+            bytes += elems * (int64_t)weft_dtype_bytes(rule->state_descs[i].dtype);
     }
+    if (is_fetched(b, u, rule->states)) bytes += elems * (int64_t)weft_dtype_bytes(whole->dtype);
     return bytes;
 }
 
@@ -86,16 +112,17 @@ static weft_status divide_update(wefti_emitter *b, int32_t value, wefti_update_r
     wefti_layout unused[4];
     const weft_desc *whole = &b->root->values[value].desc;
     weft_desc here = wefti_sharding_desc(b->dec, whole, &b->dec->sharding[value].state);
-    const int64_t rows = here.rank ? here.shape[0] : 0, row = row_bytes(rule, whole, &here);
+    const int64_t rows = here.rank ? here.shape[0] : 0;
+    const int64_t row = row_bytes(b, u, rule, whole, &here);
     const int64_t most = row ? most_bytes(b) / row : 0, each = most > 0 ? most : 1;
     if (!row || rows <= each || communicates(b->p->routines[u->routine])) return WEFT_OK;
     u->slices = (int32_t)((rows + each - 1) / each);
     here.shape[0] = each;
-    u->param_bytes = weft_desc_bytes(&here);
+    u->part[rule->states].bytes = weft_desc_bytes(&here);
     for (int i = 0; i < rule->states; i++) {
         weft_desc state = here;
         state.dtype = rule->state_descs[i].dtype;
-        u->state_bytes[i] = weft_desc_bytes(&state);
+        u->part[i].bytes = weft_desc_bytes(&state);
     }
     WEFT_TRY(wefti_update_routine(b, value, &here, rule, unused, &u->routine));
     here.shape[0] = rows - (u->slices - 1) * each;
@@ -105,7 +132,7 @@ static weft_status divide_update(wefti_emitter *b, int32_t value, wefti_update_r
 weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) {
     wefti_update_draft *u = &b->update[value];
     const int32_t tensor = b->param_index[value];
-    const wefti_space space = space_of_states(b, value);
+    const wefti_space space = wefti_tier_space(b, WEFT_OFFLOAD_OPTIMIZER, value);
     const char *name = b->p->tensors[tensor].name;
     wefti_update_rule rule;
     wefti_layout layouts[4];
@@ -120,29 +147,27 @@ weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) {
         int32_t index;
         char *full = wefti_format("%s.%s", name, rule.state_names[i]);
         WEFT_REQUIRE(full, WEFT_E_NOMEM, "no memory for a name");
-        weft_status status = wefti_build_persistent(
-            b, full, WEFTI_TENSOR_OPTIMIZER, space, &rule.state_descs[i],
-            b->part ? &layouts[i] : NULL, (weft_init){WEFT_INIT_ZEROS, 0}, &u->state[i], &index);
+        weft_status status =
+            wefti_build_persistent(b, full, WEFTI_TENSOR_OPTIMIZER, space, &rule.state_descs[i],
+                                   b->part ? &layouts[i] : NULL, (weft_init){WEFT_INIT_ZEROS, 0},
+                                   &u->part[i].home, &index);
         wefti_free(full);
         WEFT_TRY(status);
         b->p->tensors[index].param = tensor;
         b->p->tensors[index].state = i;
     }
-    return space == WEFTI_SPACE_DEVICE ? WEFT_OK : divide_update(b, value, &rule, u);
+    u->part[rule.states].home = b->param_buffer[value];
+    return fetches(b, u) ? divide_update(b, value, &rule, u) : WEFT_OK;
 }
 
-/* Whether an update fetches states, and stores them. */
-static bool is_fetched(const wefti_emitter *b, const wefti_update_draft *u) {
-    return u->states && b->buffers[u->state[0]].space != WEFTI_SPACE_DEVICE;
-}
-
-/* Where state i of a slice lies in its home, and its bytes. */
+/* Where part i of a slice lies in its home, and its bytes. */
 static wefti_buffer_ref slice_of(const wefti_emitter *b, const wefti_update_draft *u, int i,
                                  int32_t slice, int64_t *out_bytes) {
-    const int64_t begin = slice * u->state_bytes[i];
+    const wefti_update_part *part = &u->part[i];
+    const int64_t begin = slice * part->bytes;
     const bool last = slice + 1 == u->slices;
-    *out_bytes = last ? b->buffers[u->state[i]].life.bytes - begin : u->state_bytes[i];
-    return (wefti_buffer_ref){u->state[i], begin};
+    *out_bytes = last ? b->buffers[part->home].life.bytes - begin : part->bytes;
+    return (wefti_buffer_ref){part->home, begin};
 }
 
 /* ---- fetches ahead of updates ---- */
@@ -151,10 +176,10 @@ static wefti_buffer_ref slice_of(const wefti_emitter *b, const wefti_update_draf
  * slice may have. */
 enum { UPDATE_AHEAD = 16 };
 
-/* A slice whose states are fetched. */
+/* A slice that is fetched. */
 typedef struct fetched_slice {
-    int32_t value, slice, number; /* number: of all fetches, which waits name */
-    int32_t state[4];             /* buffers */
+    int32_t value, slice, number;     /* number: of all fetches, which waits name */
+    int32_t part[WEFTI_UPDATE_PARTS]; /* buffers */
     int64_t bytes;
 } fetched_slice;
 
@@ -174,7 +199,8 @@ weft_status wefti_slices_prepare(wefti_emitter *b) {
 
 static int64_t bytes_of_slice(const wefti_emitter *b, const wefti_update_draft *u, int32_t slice) {
     int64_t all = 0, bytes;
-    for (int i = 0; i < u->states; i++) {
+    for (int i = 0; i <= u->states; i++) {
+        if (!is_fetched(b, u, i)) continue;
         (void)slice_of(b, u, i, slice, &bytes);
         all += bytes;
     }
@@ -189,9 +215,12 @@ static weft_status fetch_slice(wefti_emitter *b, wefti_section s, int32_t value)
     int64_t bytes;
     *f = (fetched_slice){.value = value, .slice = u->next++, .number = x->number++};
     f->bytes = bytes_of_slice(b, u, f->slice);
-    for (int i = 0; i < u->states; i++) {
+    for (int i = 0; i <= u->states; i++) {
+        const wefti_flight flight = {.use = WEFTI_FLIGHT_FETCH, .owner = f->number};
+        int32_t move = -1;
+        if (!is_fetched(b, u, i)) continue;
         const wefti_buffer_ref home = slice_of(b, u, i, f->slice, &bytes);
-        WEFT_TRY(fetch(b, s, f->number, home, bytes, &f->state[i]));
+        WEFT_TRY(fetch(b, s, flight, home, bytes, &move, &f->part[i]));
     }
     x->bytes += f->bytes;
     x->count++;
@@ -205,10 +234,12 @@ static weft_status next_to_fetch(wefti_emitter *b, int32_t *out) {
     for (; x->bucket < b->dec->bucket_count; x->bucket++, x->item = 0)
         for (; x->item < b->dec->bucket[x->bucket].count; x->item++) {
             const int32_t value = b->dec->bucket[x->bucket].values[x->item];
-            if (space_of_states(b, value) == WEFTI_SPACE_DEVICE) continue;
             const wefti_update_draft *u = &b->update[value];
+            if (wefti_tier_space(b, WEFT_OFFLOAD_OPTIMIZER, value) == WEFTI_SPACE_DEVICE &&
+                !wefti_tier_below(b, b->param_buffer[value]))
+                continue;
             WEFT_TRY(wefti_slices_begin(b, value));
-            if (!is_fetched(b, u) || u->next == u->slices) continue;
+            if (!fetches(b, u) || u->next == u->slices) continue;
             *out = value;
             return WEFT_OK;
         }
@@ -229,30 +260,37 @@ static weft_status fetch_ahead(wefti_emitter *b, wefti_section s) {
 }
 
 weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
-                             int32_t state[4]) {
+                             wefti_update_operands *at) {
+    const wefti_update_draft *u = &b->update[value];
     struct wefti_update_ahead *x = b->ahead;
     int32_t i = 0;
-    memcpy(state, b->update[value].state, 4 * sizeof *state);
-    if (!is_fetched(b, &b->update[value])) return WEFT_OK;
+    int64_t bytes;
+    for (int part = 0; part < u->states; part++)
+        at->state[part] = slice_of(b, u, part, slice, &bytes);
+    if (!fetches(b, u)) return WEFT_OK;
     while (i < x->count && (x->slices[i].value != value || x->slices[i].slice != slice)) i++;
     if (i == x->count) WEFT_TRY(fetch_slice(b, s, value));
     const fetched_slice f = x->slices[i];
     WEFT_TRY(arrive(b, s, f.number));
-    memcpy(state, f.state, sizeof f.state);
+    for (int part = 0; part <= u->states; part++)
+        if (is_fetched(b, u, part))
+            *(part < u->states ? &at->state[part] : &at->param) =
+                (wefti_buffer_ref){f.part[part], 0};
     x->bytes -= f.bytes;
     x->slices[i] = x->slices[--x->count];
     return fetch_ahead(b, s);
 }
 
 weft_status wefti_slice_store(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
-                              const int32_t state[4]) {
+                              const wefti_update_operands *at) {
     const wefti_update_draft *u = &b->update[value];
     int64_t bytes;
-    if (!is_fetched(b, u)) return WEFT_OK;
+    if (!fetches(b, u)) return WEFT_OK;
     WEFT_TRY(wefti_tier_finish(b, s)); /* one slice is stored while the next one is updated */
-    for (int i = 0; i < u->states; i++) {
+    for (int i = 0; i <= u->states; i++) {
+        if (!is_fetched(b, u, i)) continue;
         const wefti_buffer_ref home = slice_of(b, u, i, slice, &bytes);
-        WEFT_TRY(store(b, s, state[i], home, bytes));
+        WEFT_TRY(store(b, s, i < u->states ? at->state[i] : at->param, home, bytes));
     }
     return WEFT_OK;
 }

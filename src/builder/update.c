@@ -274,7 +274,8 @@ weft_status wefti_update_call(wefti_emitter *b, wefti_section s, int32_t value, 
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_UPDATE, name, r->args, &d));
     d->step.tensor = tensor;
     wefti_build_arg(b, d, 0, at->param.buffer, at->param.delta);
-    for (int i = 0; i < states; i++) wefti_build_arg(b, d, 1 + i, at->state[i], 0);
+    for (int i = 0; i < states; i++)
+        wefti_build_arg(b, d, 1 + i, at->state[i].buffer, at->state[i].delta);
     wefti_build_arg(b, d, 1 + states, at->gradient.buffer, at->gradient.delta);
     const bool f64 = scalars_dtype(&b->root->values[value].desc) == WEFT_F64;
     wefti_build_arg(b, d, 2 + states, b->scalars,
@@ -291,15 +292,15 @@ static weft_status update_slice(wefti_emitter *b, wefti_section s, int32_t value
                                 int32_t gradient) {
     const wefti_update_draft *u = &b->update[value];
     const int32_t tensor = b->param_index[value];
-    const int64_t begin = slice * u->param_bytes;
+    const int64_t begin = slice * u->part[u->states].bytes;
     const bool last = slice + 1 == u->slices;
     wefti_update_operands at = {.gradient = {gradient, begin}};
-    WEFT_TRY(wefti_slice_take(b, s, value, slice, at.state));
     at.param.buffer = piece_buffer(b, value, &at.param.delta);
     at.param.delta += begin;
+    WEFT_TRY(wefti_slice_take(b, s, value, slice, &at));
     WEFT_TRY(wefti_update_call(b, s, value, b->p->tensors[tensor].name, tensor,
                                last ? u->last : u->routine, u->states, &at));
-    return wefti_slice_store(b, s, value, slice, at.state);
+    return wefti_slice_store(b, s, value, slice, &at);
 }
 
 static weft_status update_param(wefti_emitter *b, wefti_section s, int32_t value,

@@ -45,7 +45,7 @@ static const char *wanted(const wefti_job_row *row, const char *text, char *out)
         [WEFTI_JOB_LAYOUTS] = "a list of entries {match: pattern, layout: axes or -}",
         [WEFTI_JOB_STAGES] = "a list of entries {match: pattern, stage: whole number}",
         [WEFTI_JOB_OFFLOADS] =
-            "a list of entries {match: pattern, what: optimizer, to: tier}, or one of",
+            "a list of {match: pattern, what: optimizer or parameters, to: tier}, or one of",
         [WEFTI_JOB_TEXTS] = "a list of texts",
         [WEFTI_JOB_DATASET] =
             "names with layouts, as {image: [dp, -, -, sp]}, parts as ((1,1,1,4),(1,)), or one of",

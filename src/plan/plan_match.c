@@ -88,6 +88,12 @@ bool wefti_plan_may_offload(const weft_plan *plan, weft_offload what, weft_tier 
     return false;
 }
 
+bool wefti_plan_divides(const weft_plan *plan, const char *name) {
+    const int level = plan->optimizer.level;
+    return level >= 3 ||
+           (level > 0 && wefti_plan_tier(plan, WEFT_OFFLOAD_PARAMETERS, name) != WEFT_TIER_DEVICE);
+}
+
 bool wefti_plan_matters(const weft_plan *plan) {
     return plan->devices > 1 || plan->copies > 1 || plan->recompute.mode != WEFT_RECOMPUTE_NONE ||
            plan->offload.count > 0;

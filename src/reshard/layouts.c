@@ -384,7 +384,7 @@ static weft_status place_by_plan(const wefti_layouts *l, const char *name, const
         if (status < 0) return wefti_prefix(status, "%s: tensor %.200s", l->path, name);
         wefti_layout_normal(&out->layout, &out->mesh, whole);
     }
-    if (of || plan->optimizer.level >= 3)
+    if (of || wefti_plan_divides(plan, parameter))
         out->layout = wefti_plan_state_layout(plan, &out->mesh, whole, &out->layout);
     return WEFT_OK;
 }

@@ -7,8 +7,9 @@
 #include "setup/setup.h"
 
 static bool uses_disk(const wefti_built *b) {
-    return *b->job->memory.disk.path &&
-           wefti_plan_may_offload(b->job->plan, WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_DISK);
+    for (int what = 0; what < WEFT_OFFLOADS && *b->job->memory.disk.path; what++)
+        if (wefti_plan_may_offload(b->job->plan, (weft_offload)what, WEFT_TIER_DISK)) return true;
+    return false;
 }
 
 /* No rank of the host reserves space before all have read how much is free. */
@@ -32,14 +33,17 @@ weft_status wefti_built_try_disk(wefti_built *b) {
     return wefti_party_agree(&b->setup->party, status);
 }
 
-/* The optimizer states that the plan keeps on the disk, each once. */
-static weft_status sum_states(const weft_plan *plan, const weft_graph *graph,
-                              const wefti_optimizer_plan *optimizer, int64_t *out) {
+/* The parameters and optimizer states that the plan keeps on the disk, each once. */
+static weft_status sum_tensors(const weft_plan *plan, const weft_graph *graph,
+                               const wefti_optimizer_plan *optimizer, int64_t *out) {
     const weft_body *root = graph->root;
     *out = 0;
     for (int64_t i = 0; i < root->in_count && optimizer; i++) {
         const wefti_value_info *v = &root->values[root->in[i]];
         wefti_update_rule rule;
+        if (v->kind == WEFTI_VALUE_PARAM &&
+            wefti_plan_tier(plan, WEFT_OFFLOAD_PARAMETERS, v->name) == WEFT_TIER_DISK)
+            *out += weft_desc_bytes(&v->desc);
         if (v->kind != WEFTI_VALUE_PARAM || v->frozen ||
             wefti_plan_tier(plan, WEFT_OFFLOAD_OPTIMIZER, v->name) != WEFT_TIER_DISK)
             continue;
@@ -49,35 +53,35 @@ static weft_status sum_states(const weft_plan *plan, const weft_graph *graph,
     return WEFT_OK;
 }
 
-static weft_status states_of_model(const wefti_built *b, int64_t *out) {
+static weft_status tensors_of_model(const wefti_built *b, int64_t *out) {
     const weft_session_options o = wefti_built_options(b);
     wefti_optimizer *optimizer = NULL;
     weft_graph *graph;
     WEFT_TRY(wefti_built_graph_of(b, &b->model.config, b->batch.micro, &graph));
     weft_status status = wefti_optimizer_for(&o, graph, &optimizer);
     if (status >= 0)
-        status = sum_states(b->job->plan, graph, wefti_optimizer_plan_of(optimizer), out);
+        status = sum_tensors(b->job->plan, graph, wefti_optimizer_plan_of(optimizer), out);
     wefti_optimizer_destroy(optimizer);
     weft_graph_destroy(graph);
     return status;
 }
 
-/* Every state lies on some device. So one of the devices has at least an equal part, and devices of
- * one process have all states. */
+/* Each of them lies on some device. So one of the devices has at least an equal part, and devices
+ * of one process have all. */
 static weft_status check_room(const wefti_built *b) {
     const char *path = b->job->memory.disk.path;
     const int64_t limit = b->disk_bytes;
     int64_t all, room;
     char need[32], most[32];
-    WEFT_TRY(states_of_model(b, &all));
+    WEFT_TRY(tensors_of_model(b, &all));
     const int64_t devices = weft_plan_devices(b->job->plan), part = all / devices;
     const int64_t here = b->setup->party.world ? part : all;
     WEFT_REQUIRE(!limit || part <= limit, WEFT_E_NOMEM,
-                 "memory.disk.size is %s, but the optimizer states of a device take %s or more",
+                 "memory.disk.size is %s, but the tensors of a device there take %s or more",
                  wefti_bytes_text(limit, most), wefti_bytes_text(part, need));
     WEFT_TRY(wefti_disk_free_bytes(path, &room));
     WEFT_REQUIRE(here <= room, WEFT_E_IO,
-                 "memory.disk.path: %s has room for %s, but the optimizer states there take %s or "
+                 "memory.disk.path: %s has room for %s, but the tensors there take %s or "
                  "more: name a directory of a larger disk",
                  path, wefti_bytes_text(room, most), wefti_bytes_text(here, need));
     return WEFT_OK;

@@ -22,6 +22,7 @@ for search in '' parallel.mode=auto; do
     done
 done
 refused "$missing" 'memory.offload=[{match: wte.*, what: optimizer, to: disk}]' "memory.disk.path=$missing"
+refused "$missing" 'memory.offload=[{match: "h.*", what: parameters, to: disk}]' "memory.disk.path=$missing"
 refused "$missing" 'memory.offload=[{match: "*", what: optimizer, to: host}, {match: "*.bias", what: optimizer, to: disk}]' \
     "memory.disk.path=$missing"
 
@@ -39,6 +40,8 @@ expect 1 "memory.disk.path|$work" train job.yaml data.path=none model.vocab=256 
     model.hidden=100096 $disk
 grep -qs 'none' out && fail "the data are read before the room of the disk is known" out
 expect 1 'memory.disk.size' train job.yaml data.path=none model.vocab=256 model.hidden=1024 $disk memory.disk.size=1MiB
+expect 1 'memory.disk.size' train job.yaml data.path=none model.vocab=256 model.hidden=1024 memory.disk.path="$work" \
+    'memory.offload=[{match: "*", what: parameters, to: disk}]' memory.disk.size=1MiB
 
 # Verbs that do not run, and entries that put nothing there, need no directory.
 for verb in model program plan 'simulate --machine v100'; do

@@ -89,7 +89,7 @@ static const char all_words[] =
     "parallel.recompute.cells=[h.*, head]\n"
     "parallel.recompute.communication=true\n"
     "memory.offload=[{match: \"*\", what: optimizer, to: host}, "
-    "{match: 'a: \"b\"', what: optimizer, to: disk}, {to: device, what: optimizer, match: h.*}]\n"
+    "{match: 'a: \"b\"', what: parameters, to: disk}, {to: device, what: optimizer, match: h.*}]\n"
     "memory.disk.path=/tmp/weft\n"
     "memory.disk.size=1GiB\n"
     "parallel.gradients=sum\n"
@@ -119,7 +119,7 @@ static const char all_plan[] =
     " \"recompute\": {\"mode\": \"selective\", \"cells\": [\"h.*\", \"head\"],"
     "  \"communication\": true},"
     " \"offload\": [{\"match\": \"*\", \"what\": \"optimizer\", \"to\": \"host\"},"
-    "  {\"match\": \"a: \\\"b\\\"\", \"what\": \"optimizer\", \"to\": \"disk\"},"
+    "  {\"match\": \"a: \\\"b\\\"\", \"what\": \"parameters\", \"to\": \"disk\"},"
     "  {\"match\": \"h.*\", \"what\": \"optimizer\", \"to\": \"device\"}],"
     " \"fusion\": {\"allreduce\": {\"mode\": \"index\", \"config\": [20, 35]},"
     "  \"allgather\": {\"mode\": \"size\", \"config\": 26214400}}}";

@@ -258,7 +258,8 @@ static weft_plan *random_plan(uint64_t seed) {
         good(weft_plan_split_op(p, match, split));
         good(weft_plan_split_tensor(p, match, layout));
         good(weft_plan_stage(p, match, pick(r, 4)));
-        good(weft_plan_offload(p, match, WEFT_OFFLOAD_OPTIMIZER, (weft_tier)pick(r, WEFT_TIERS)));
+        good(weft_plan_offload(p, match, (weft_offload)pick(r, WEFT_OFFLOADS),
+                               (weft_tier)pick(r, WEFT_TIERS)));
         good(weft_plan_recompute(p, (weft_recompute)mode, cut > 1 ? match : NULL, cut & 1));
     }
     p->links.measured = pick(r, 2);

@@ -93,6 +93,24 @@ static void copies_of_the_job_are_kept(void **state) {
     joint_source_free(&m);
 }
 
+static void a_search_moves_no_parameters(void **state) {
+    (void)state;
+    joint_source m = {.dtype = WEFT_F32,
+                      .config = joint_language(WEFT_FAMILY_GPT2, 2, 64, 512, 32)};
+    wefti_joint_answer a;
+    weft_plan *settings;
+    ASSERT_OK(weft_plan_create(4, &settings));
+    ASSERT_OK(weft_plan_offload(settings, "h.1.*", WEFT_OFFLOAD_PARAMETERS, WEFT_TIER_HOST));
+    joint_question q = {
+        joint_machine(1, 4, 1e11, 1e10), NULL, 4, 16, 0, .evaluations = 2, .settings = settings};
+    ASSERT_FAILS(WEFT_E_NO_IMPL, "h.1.*", joint_ask(&m, &q, &a));
+    ASSERT_OK(weft_plan_offload(settings, "h.1.*", WEFT_OFFLOAD_PARAMETERS, WEFT_TIER_DEVICE));
+    a = joint_answered(&m, &q);
+    wefti_joint_answer_free(&a);
+    weft_plan_destroy(settings);
+    joint_source_free(&m);
+}
+
 /* All plans have the job's rules for lower tiers. No bound is above what the programs need: with
  * the peak of a plan as the limit the search finds that plan. */
 static void offloads_of_the_job_are_kept(void **state) {
@@ -295,6 +313,7 @@ int main(void) {
         cmocka_unit_test(copies_of_the_job_are_kept),
         cmocka_unit_test(stages_of_the_job_are_kept),
         cmocka_unit_test(offloads_of_the_job_are_kept),
+        cmocka_unit_test(a_search_moves_no_parameters),
         cmocka_unit_test(constraints_are_kept),
         cmocka_unit_test(contradictions_are_named),
         cmocka_unit_test(what_does_not_fit_is_said),

@@ -1,8 +1,9 @@
-/* Optimizer states in tiers below device memory do not change what a session computes. Random
- * programs keep the states of some parameters in host memory, of others on a disk, and update them
- * in slices. Losses and all tensors equal those of the plain programs to the bit. A checker, which
- * shares no code with the builder, proves that no step touches what a copy is moving. The bytes of
- * each tier are those that the programs predict. WEFT_TEST_SEED sets the first seed. */
+/* Parameters and optimizer states in tiers below device memory do not change what a session
+ * computes. Random programs keep some parameters and states in host memory, others on a disk, and
+ * update them in slices. Losses and all tensors equal those of the plain programs to the bit. A
+ * checker, which shares no code with the builder, proves that no step touches what a copy is
+ * moving. The bytes of each tier are those that the programs predict. WEFT_TEST_SEED sets the first
+ * seed. */
 #include "random_plan.h"
 
 #include <errno.h>
@@ -88,8 +89,22 @@ static void add_rules(const trial *t, const weft_graph *g, weft_plan *plan) {
         if (v->kind != WEFTI_VALUE_PARAM) continue;
         ASSERT_OK(weft_plan_offload(plan, v->name, WEFT_OFFLOAD_OPTIMIZER,
                                     (weft_tier)roll(&d, WEFT_TIERS)));
+        ASSERT_OK(weft_plan_offload(plan, v->name, WEFT_OFFLOAD_PARAMETERS,
+                                    (weft_tier)roll(&d, WEFT_TIERS)));
     }
     plan->offload.slice = 16 << roll(&d, 8);
+}
+
+/* Copies keep the loops: of the steps that the plain program repeats, none is written out. */
+static void check_loops(uint64_t seed, const weft_session *plain, const weft_session *tiers) {
+    for (int32_t r = 0; r < plain->devices; r++)
+        for (int s = 0; s < WEFTI_SECTIONS; s++) {
+            const int32_t one = plain->views[0]->programs[r]->loop_count[s],
+                          other = tiers->views[0]->programs[r]->loop_count[s];
+            if (one != other)
+                fail_msg("seed %llu, rank %d: %d loops in section %d, with tiers %d",
+                         (unsigned long long)seed, r, one, s, other);
+        }
 }
 
 static int64_t bytes_of(const wefti_program *p, wefti_space space) {
@@ -98,7 +113,7 @@ static int64_t bytes_of(const wefti_program *p, wefti_space space) {
         const wefti_tensor *x = &p->tensors[i];
         const int64_t unit = space == WEFTI_SPACE_DISK ? 4096 : 64;
         if (wefti_location_space(x->home) != space) continue;
-        assert_int_equal(x->role, WEFTI_TENSOR_OPTIMIZER);
+        assert_true(x->role == WEFTI_TENSOR_OPTIMIZER || x->role == WEFTI_TENSOR_PARAM);
         assert_int_equal(wefti_location_offset(x->home) % unit, 0);
         bytes += weft_desc_bytes(&x->desc);
     }
@@ -212,6 +227,7 @@ static int run(uint64_t seed) {
         add_rules(&t, g[1], t.plan);
         ASSERT_OK(create(&t, g[1], seed % 4 == 0, &tiers));
         copies = check_programs(&t, tiers);
+        check_loops(seed, plain, tiers);
         for (int n = 0; n < STEPS; n++) {
             const double one = step_of(&t, plain, n), other = step_of(&t, tiers, n);
             if (one != other && !(isnan(one) && isnan(other)))
@@ -238,7 +254,7 @@ static void tiers_change_nothing(void **state) {
 
 /* ---- what goes wrong ---- */
 
-/* A small session whose optimizer states all lie on the disk. */
+/* A small session whose parameters and optimizer states all lie on the disk. */
 typedef struct small {
     trial trial;
     weft_graph *graph;
@@ -249,7 +265,8 @@ static small small_session(void) {
     x.graph = random_network(7, 2, 4, WEFT_F32);
     ASSERT_OK(weft_graph_status(x.graph));
     ASSERT_OK(weft_plan_create(1, &x.trial.plan));
-    ASSERT_OK(weft_plan_offload(x.trial.plan, "*", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_DISK));
+    for (int what = 0; what < WEFT_OFFLOADS; what++)
+        ASSERT_OK(weft_plan_offload(x.trial.plan, "*", (weft_offload)what, WEFT_TIER_DISK));
     return x;
 }
 static void free_small(small *x) {
@@ -314,11 +331,11 @@ static void limits_are_told(void **state) {
     ASSERT_OK(weft_session_create(x.graph, &o, &s));
     const weft_session_memory m = weft_session_memory_of(s);
     assert_int_equal(m.host_bytes, 0);
-    assert_true(m.disk_bytes >= m.optimizer_bytes && m.optimizer_bytes > 0);
+    assert_true(m.disk_bytes >= m.optimizer_bytes + m.parameter_bytes && m.optimizer_bytes > 0);
     for (int k = 0; k < weft_session_tensors(s, 0); k++) {
         weft_tensor_info info;
         ASSERT_OK(weft_session_tensor(s, 0, k, &info));
-        if (info.role == WEFT_ROLE_OPTIMIZER)
+        if (info.role == WEFT_ROLE_OPTIMIZER || info.role == WEFT_ROLE_PARAM)
             ASSERT_FAILS(WEFT_E_ARG, "weft_session_read_rows",
                          weft_session_local(s, 0, info.name, &part));
     }

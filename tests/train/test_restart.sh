@@ -1,8 +1,8 @@
 #!/bin/sh
 # Ranks of a training are killed (kill -9) at random instants, under plans with replicas, with shared memory and with messages
 # (three streams for each pair). Each is started again, gets its state from a replica, and the last checkpoint has the digest of an
-# undisturbed run. Every second run keeps its optimizer states on the disk. The checkpoints of one plan are sliced, and encrypted where
-# this build can. After one has left, the job ends with 75. WEFT_TEST_ROUNDS kills (6); the seed is printed.
+# undisturbed run. Every second run keeps optimizer states on the disk and parameters on the host. The checkpoints of one
+# plan are sliced, and encrypted where this build can. After one has left, the job ends with 75. WEFT_TEST_ROUNDS kills (6); the seed is printed.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
 rounds=${WEFT_TEST_ROUNDS:-6} mark=$$
@@ -14,6 +14,7 @@ mkdir "$TMPDIR"
 key=
 "$weft" info --quick | grep -q '^ *OpenSSL *built in' && key=$work/run.key && "$weft" checkpoint make-key "$key" >/dev/null
 splits='parallel.strategies=[{match: h.*.mlp.c_fc, split: n0=tp}, {match: h.*.mlp.c_proj, split: k=tp}]'
+tiers="memory.offload=[{match: '*', what: optimizer, to: disk}, {match: '*', what: parameters, to: host}]"
 # train PLAN FOLDER options of weft launch...: each plan has two or three replicas.
 train() {
     plan=$1 folder=$2 ranks=4
@@ -24,7 +25,7 @@ train() {
     tensor) set -- "$@" -- "$weft" train job.yaml 'parallel.mesh={dp: 2, tp: 2}' "$splits" ;;
     *) set -- "$@" -- "$weft" train job.yaml parallel.devices=4 parallel.pipeline.stages=2 parallel.pipeline.microbatches=3 ;;
     esac
-    case $folder in run-*[13579]) set -- "$@" memory.offload=disk memory.disk.path="$work" ;; esac # others: no tier
+    case $folder in run-*[13579]) set -- "$@" "$tiers" memory.disk.path="$work" ;; esac # others: no tier
     timeout 90 "$weft" launch -n "$ranks" --logs logs "$@" recovery.enabled=true train.steps=300 train.batch=6 \
         train.eval_every=100 checkpoint.dir="$folder" >out 2>err
 }

@@ -4,7 +4,7 @@
 # do all ranks of a host that is lost (hosts are numbers here), as buddies are on another one. A rank that is killed together with its
 # buddy sends all ranks to the last checkpoint. In the end the checkpoint has the digest of an undisturbed run. WEFT_TEST_ROUNDS
 # kills of one rank (5); the seed is printed. Optimizer levels get a model whose pieces are contiguous: others read the checkpoint if
-# a rank dies amid the update. Every second run keeps its optimizer states in a file of tier disk.
+# a rank dies amid the update. Every second run keeps parameters and optimizer states in a file of tier disk.
 # shellcheck source=../cli/run.inc
 . "$(dirname "$0")/../cli/run.inc"
 rounds=${WEFT_TEST_ROUNDS:-5} steps=100 mark=$$
@@ -12,6 +12,7 @@ TMPDIR=$work/tmp HOME=$work
 export TMPDIR HOME
 mkdir "$TMPDIR"
 splits='parallel.strategies=[{match: h.*.mlp.c_fc, split: n0=tp}, {match: h.*.mlp.c_proj, split: k=tp}]'
+tiers="memory.offload=[{match: '*', what: optimizer, to: disk}, {match: '*', what: parameters, to: disk}]"
 # shellcheck source=../launch/chance.inc
 . "$(dirname "$0")/../launch/chance.inc"
 cat >on_host.sh <<END
@@ -29,7 +30,7 @@ train() {
     disk) ranks=3 && set -- "$@" -- "$weft" train job.yaml 'parallel.mesh={dp: 3}' parallel.optimizer.level=1 checkpoint.every=7 ;;
     *) set -- "$@" -- "$weft" train job.yaml 'parallel.mesh={dp: 2}' parallel.optimizer.level="${plan#level }" model.family=llama ;;
     esac
-    case $folder in run-*[13579]) set -- "$@" memory.offload=disk memory.disk.path="$work" ;; esac # others: no tier
+    case $folder in run-*[13579]) set -- "$@" "$tiers" memory.disk.path="$work" ;; esac # others: no tier
     timeout 90 "$weft" launch -n $ranks --logs logs "$@" recovery.buddy=1 train.steps=$steps train.batch=12 train.eval_every=100 \
         train.log=metrics checkpoint.dir="$folder" >out 2>err
 }

@@ -45,8 +45,9 @@ compare tensor 4 "$@" 'parallel.mesh={dp: 2, tp: 2}' "$splits"
 compare stages 4 "$@" parallel.pipeline.stages=2 parallel.pipeline.microbatches=2 'parallel.mesh={dp: 2}'
 compare half 2 "$@" parallel.devices=2 train.precision=bf16
 compare accumulated 2 "$@" parallel.devices=2 train.accumulate=2
-compare tiers 4 "$@" parallel.devices=4 parallel.optimizer.level=3 memory.offload=disk memory.disk.path="$work"
-[ "$(grep step- sharded.files)" = "$(grep step- tiers.files)" ] || fail 'states on the disk are not as in memory:' tiers.files
+all_in() { echo "memory.offload=[{match: '*', what: optimizer, to: $1}, {match: '*', what: parameters, to: $1}]"; }
+compare tiers 4 "$@" parallel.devices=4 parallel.optimizer.level=3 "$(all_in disk)" memory.disk.path="$work"
+[ "$(grep step- sharded.files)" = "$(grep step- tiers.files)" ] || fail 'tensors on the disk are not as in memory:' tiers.files
 
 # --- messages instead of shared memory ---
 WEFT_COMM=ucx "$weft" launch -n 4 --no-logs -- "$weft" train job.yaml --json checkpoint.every=2 checkpoint.dir=ucx "$@" \
@@ -59,14 +60,14 @@ else
     same sharded ucx
 fi
 
-# --- going on: 4 processes, then 2, then one, each with states in another tier; data that only rank 0 can reach are enough ---
+# --- going on: 4 processes, then 2, then one, each with its tensors in another tier; data that only rank 0 can reach are enough ---
 for next in 4 2 1; do
     steps=$((6 - next))
     [ $next = 4 ] && steps=2
     [ $next = 1 ] && steps=6
-    case $next in 4) tier=disk ;; 2) tier=none ;; *) tier=host ;; esac
+    case $next in 4) tier=disk ;; 2) tier=device ;; *) tier=host ;; esac
     "$weft" launch -n $next --no-logs -- "$weft" train job.yaml --json train.steps=$steps train.schedule.name=constant checkpoint.dir=moved \
-        memory.offload=$tier memory.disk.path="$work" >moved.json 2>moved.err || fail "$next processes go on:" moved.err
+        "$(all_in $tier)" memory.disk.path="$work" >moved.json 2>moved.err || fail "$next processes go on:" moved.err
     [ -d "$(printf 'moved/step-%012d' $steps)" ] || fail "$next processes left no checkpoint of step $steps" moved.err
 done
 

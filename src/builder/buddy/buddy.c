@@ -234,8 +234,8 @@ static weft_status list_param(wefti_emitter *b, listing *l, const wefti_buddy_it
             .desc = wefti_layout_local(&layouts[i], &l->items->mesh, &rule.state_descs[i], l->rank),
             .whole = rule.state_descs[i],
             .layout = layouts[i]};
-        WEFT_TRY(add_piece(b, l, copy, &state, &at.state[i]));
-        l->buffers[l->count - 1] = at.state[i];
+        WEFT_TRY(add_piece(b, l, copy, &state, &at.state[i].buffer));
+        l->buffers[l->count - 1] = at.state[i].buffer;
     }
     if (!copy || !item->trained) return WEFT_OK;
     const int32_t number = (int32_t)(item - l->items->items);

@@ -538,11 +538,26 @@ static weft_status explain_gap(wefti_joint_branch *s) {
     return WEFT_OK;
 }
 
+/* The bounds count parameters as device memory. */
+static weft_status check_offload(const weft_plan *settings) {
+    for (int64_t i = 0; i < settings->offload.count; i++) {
+        const wefti_offload_rule *rule = &settings->offload.rules[i];
+        WEFT_REQUIRE(rule->what != WEFT_OFFLOAD_PARAMETERS || rule->to == WEFT_TIER_DEVICE,
+                     WEFT_E_NO_IMPL,
+                     "memory.offload: a search cannot move parameters, but the entry for '%s' has "
+                     "what: parameters; leave it out, or set parallel.mesh in place of "
+                     "parallel.mode=auto",
+                     rule->match);
+    }
+    return WEFT_OK;
+}
+
 weft_status wefti_joint_search(const wefti_joint_problem *problem, wefti_joint_answer *out) {
     wefti_joint_branch s = {.j = {.problem = problem, .devices = problem->settings->devices},
                             .out = out,
                             .begin = wefti_joint_now(problem)};
     *out = (wefti_joint_answer){0};
+    WEFT_TRY(check_offload(problem->settings));
     weft_status status = wefti_joint_begin(&s);
     if (status >= 0) status = branch_and_bound(&s);
     if (status >= 0 && !out->prediction) status = wefti_joint_no_plan(&s);
