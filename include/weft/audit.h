@@ -26,6 +26,7 @@ typedef struct weft_audit_rank {
     int64_t predicted_peak_bytes, observed_peak_bytes;
     double predicted_kernels, measured_kernels; /* seconds of a step */
     double predicted_waits, measured_waits;     /* for transfers and for other ranks */
+    int64_t host_bytes, disk_bytes;             /* predicted in the tiers below device memory */
 } weft_audit_rank;
 
 /* What the time of a run goes into. */

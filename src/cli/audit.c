@@ -80,6 +80,7 @@ static void print_json(const weft_audit *a) {
         cli_json_integer(&json, "rank", r->rank);
         cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
         cli_json_integer(&json, "observed_peak_bytes", r->observed_peak_bytes);
+        cli_tiers_json(&json, r->host_bytes, r->disk_bytes);
         cli_json_real(&json, "predicted_kernel_seconds", r->predicted_kernels);
         cli_json_real(&json, "measured_kernel_seconds", r->measured_kernels);
         cli_json_real(&json, "predicted_wait_seconds", r->predicted_waits);
@@ -133,6 +134,18 @@ static void print_lines(const char *what, const weft_audit *a, const weft_audit_
     cli_table_print(t, stdout);
 }
 
+/* Of the rank that has most. */
+static void print_tiers(const weft_audit *a) {
+    int64_t host = 0, disk = 0;
+    char tiers[CLI_TIERS];
+    for (int i = 0; i < a->rank_count; i++) {
+        if (a->ranks[i].host_bytes > host) host = a->ranks[i].host_bytes;
+        if (a->ranks[i].disk_bytes > disk) disk = a->ranks[i].disk_bytes;
+    }
+    if (host || disk)
+        cli_say(stdout, "a device keeps beside its own memory%s\n", cli_tiers(host, disk, tiers));
+}
+
 static void print_ranks(const weft_audit *a) {
     static const cli_column columns[] = {{"rank", 5, 0, false},      {"kernels ms", 11, 0, false},
                                          {"measured", 10, 0, false}, {"waits ms", 10, 0, false},
@@ -154,6 +167,7 @@ static void print_ranks(const weft_audit *a) {
         cli_table_cell(t, 6, "%lld", (long long)r->observed_peak_bytes);
     }
     cli_table_print(t, stdout);
+    print_tiers(a);
 }
 
 static void print_text(const weft_audit *a) {

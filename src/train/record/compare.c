@@ -70,6 +70,10 @@ static weft_status read_rank(const wefti_json *object, wefti_run_record_rank *ou
                  (long long)rank);
     out->rank = (int32_t)rank;
     WEFT_TRY(wefti_json_int(object, "peak_bytes", &out->peak_bytes));
+    if (wefti_json_get(object, "host_bytes"))
+        WEFT_TRY(wefti_json_int(object, "host_bytes", &out->host_bytes));
+    if (wefti_json_get(object, "disk_bytes"))
+        WEFT_TRY(wefti_json_int(object, "disk_bytes", &out->disk_bytes));
     if (wefti_json_get(object, "exposed_seconds")) {
         double exposed, idle;
         WEFT_TRY(wefti_run_record_real(object, "exposed_seconds", &exposed));
@@ -263,6 +267,8 @@ static weft_status compare_ranks(const wefti_run_record *r, weft_audit *out, aud
         *rank = (weft_audit_rank){.rank = m->rank,
                                   .predicted_peak_bytes = p->peak_bytes,
                                   .observed_peak_bytes = m->peak_bytes,
+                                  .host_bytes = p->host_bytes,
+                                  .disk_bytes = p->disk_bytes,
                                   .predicted_kernels = wefti_run_record_seconds(&p->rows, false),
                                   .measured_kernels = wefti_run_record_seconds(&m->rows, false),
                                   .predicted_waits = p->waits,

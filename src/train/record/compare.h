@@ -17,6 +17,7 @@ typedef struct wefti_run_facts {
 typedef struct wefti_run_record_rank {
     int32_t rank; /* predicted: the lowest one of equal ranks */
     int64_t peak_bytes;
+    int64_t host_bytes, disk_bytes; /* predicted, in the tiers below device memory */
     double waits;                   /* predicted: exposed and idle */
     double parts[WEFT_TRAIN_PARTS]; /* measured: seconds of the run up to its last step; 0: an older
                                        record */

@@ -121,10 +121,14 @@ static void add_real(wefti_text *out, const char *key, double value) {
 static weft_status add_class(const wefti_job_programs *p, const wefti_machine_model *machine,
                              const weft_rank_prediction *r, wefti_text *out) {
     const wefti_rank_class *c = wefti_rank_class_of(p->classes, r->rank);
+    const wefti_footprint all = wefti_programs_footprint(c->programs, p->graphs);
+    const int64_t host = wefti_footprint_bytes(all, WEFTI_SPACE_HOST),
+                  disk = wefti_footprint_bytes(all, WEFTI_SPACE_DISK);
     wefti_run_record_rows rows = {0};
     wefti_text_add(out, "    {\"rank\": %d, \"count\": %d, \"peak_bytes\": %lld", r->rank, r->count,
-                   (long long)wefti_footprint_bytes(
-                       wefti_programs_footprint(c->programs, p->graphs), WEFTI_SPACE_DEVICE));
+                   (long long)wefti_footprint_bytes(all, WEFTI_SPACE_DEVICE));
+    if (host) wefti_text_add(out, ", \"host_bytes\": %lld", (long long)host);
+    if (disk) wefti_text_add(out, ", \"disk_bytes\": %lld", (long long)disk);
     add_real(out, "busy_seconds", r->busy_seconds);
     add_real(out, "exposed_seconds", r->exposed_seconds);
     add_real(out, "idle_seconds", r->idle_seconds);
