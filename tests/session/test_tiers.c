@@ -247,7 +247,7 @@ static int run(uint64_t seed) {
 static void tiers_change_nothing(void **state) {
     (void)state;
     int copies = 0;
-    TEST_SEEDS(seed, 1, 60) copies += run(seed);
+    TEST_SEEDS(seed, 1, SANITIZED ? 24 : 60) copies += run(seed);
     print_message("%d copies\n", copies);
     if (!test_one_seed()) assert_true(copies > 100);
 }
