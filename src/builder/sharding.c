@@ -2,10 +2,10 @@
  *
  * - An input has the layout that the plan or the data set's rule gives.
  * - A parameter has the layout that its first reader requires.
- * - Its optimizer state is split further by the axes that would replicate it, and so is the
- *   parameter itself at level 3 or in a tier below device memory, along the dimension that makes
- * even pieces. A piece lies within this rank's region of the parameter, whatever the sizes. Source:
- * Rajbhandari et al., "ZeRO", SC 2020, section 5.
+ * - Its optimizer state is split further by the axes that would replicate it, along the dimension
+ *   that makes even pieces. So is the parameter itself, if wefti_plan_divides says so. A piece lies
+ *   within this rank's region of the parameter, whatever the sizes. Source: Rajbhandari et al.,
+ *   "ZeRO", SC 2020, section 5.
  * - A result of a cell keeps the layout in which it is computed, with partial sums added up.
  * - The gradient of an activation has the layout of the activation.
  * - The gradient of a parameter stays a partial sum until it is complete. At level 3 the calls that

@@ -542,11 +542,11 @@ static weft_status explain_gap(wefti_joint_branch *s) {
 static weft_status check_offload(const weft_plan *settings) {
     for (int64_t i = 0; i < settings->offload.count; i++) {
         const wefti_offload_rule *rule = &settings->offload.rules[i];
-        WEFT_REQUIRE(rule->what != WEFT_OFFLOAD_PARAMETERS || rule->to == WEFT_TIER_DEVICE,
+        WEFT_REQUIRE(rule->what != WEFT_OFFLOAD_PARAMETERS || rule->to == WEFT_TIER_DEVICE ||
+                         !wefti_plan_may_offload(settings, rule->what, rule->to),
                      WEFT_E_NO_IMPL,
                      "memory.offload: a search cannot move parameters, but the entry for '%s' has "
-                     "what: parameters; leave it out, or set parallel.mesh in place of "
-                     "parallel.mode=auto",
+                     "what: parameters; leave it out, or set parallel.mesh",
                      rule->match);
     }
     return WEFT_OK;
