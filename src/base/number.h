@@ -13,6 +13,10 @@ static inline int64_t wefti_round_up(int64_t n, int64_t unit) {
 static inline int64_t wefti_aligned(int64_t bytes) {
     return wefti_round_up(bytes, WEFTI_ALIGNMENT);
 }
+/* Makes *most the larger of both. */
+static inline void wefti_keep_most(int64_t *most, int64_t n) {
+    if (n > *most) *most = n;
+}
 static inline double wefti_larger(double a, double b) {
     return a > b ? a : b;
 }

@@ -164,8 +164,8 @@ weft_tier wefti_plan_tier(const weft_plan *plan, weft_offload what, const char *
 /* Whether `what` of some parameter may lie in the tier: an entry says so, and no later one is for
  * all parameters. */
 bool wefti_plan_may_offload(const weft_plan *plan, weft_offload what, weft_tier tier);
-/* Whether devices that use the same region of a parameter keep pieces of it in place of copies: at
- * level 3, and at lower levels the parameters that lie in a tier below device memory. */
+/* Whether devices that use the same region of a parameter keep pieces of it, not copies. They do at
+ * level 3. At levels 1 and 2 they do so for parameters in a tier below device memory. */
 bool wefti_plan_divides(const weft_plan *plan, const char *name);
 /* Whether programs depend on the plan. With one device they depend only on settings other than
  * splits. */

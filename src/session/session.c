@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "base/text.h"
 #include "plan/plan.h"
 #include "program/print.h"
@@ -468,29 +469,25 @@ weft_status weft_session_device_memory(const weft_session *s, int rank, int64_t 
     return WEFT_OK;
 }
 
-static void keep_most(int64_t *most, int64_t bytes) {
-    if (bytes > *most) *most = bytes;
-}
-
 weft_session_memory weft_session_memory_of(const weft_session *s) {
     weft_session_memory m = {0};
     for (int32_t r = 0; r < s->devices; r++) {
         const wefti_facts *f = &s->views[0]->sites[r].facts;
         int64_t predicted, observed;
         if (weft_session_device_memory(s, r, &predicted, &observed) < 0) continue;
-        keep_most(&m.predicted_peak_bytes, predicted);
-        keep_most(&m.observed_peak_bytes, observed);
+        wefti_keep_most(&m.predicted_peak_bytes, predicted);
+        wefti_keep_most(&m.observed_peak_bytes, observed);
         int64_t programs = 0;
         for (int64_t i = 0; i < s->view_count; i++)
             programs += s->views[i]->sites[r].facts.program_bytes;
-        keep_most(&m.program_bytes, programs);
-        keep_most(&m.parameter_bytes, f->parameter_bytes);
-        keep_most(&m.optimizer_bytes, f->optimizer_bytes);
-        keep_most(&m.transient_bytes, f->arenas.of[WEFTI_SPACE_DEVICE][WEFTI_TRANSIENT]);
-        keep_most(&m.saved_bytes, f->saved_bytes);
+        wefti_keep_most(&m.program_bytes, programs);
+        wefti_keep_most(&m.parameter_bytes, f->parameter_bytes);
+        wefti_keep_most(&m.optimizer_bytes, f->optimizer_bytes);
+        wefti_keep_most(&m.transient_bytes, f->arenas.of[WEFTI_SPACE_DEVICE][WEFTI_TRANSIENT]);
+        wefti_keep_most(&m.saved_bytes, f->saved_bytes);
         const wefti_footprint all = wefti_session_footprint(s, r, s->view_count);
-        keep_most(&m.host_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_HOST));
-        keep_most(&m.disk_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_DISK));
+        wefti_keep_most(&m.host_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_HOST));
+        wefti_keep_most(&m.disk_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_DISK));
         m.forward_flops += f->forward_flops;
         m.backward_flops += f->backward_flops;
     }

@@ -2,6 +2,7 @@
 #include "simulate/predict.h"
 
 #include "base/memory.h"
+#include "base/number.h"
 
 static double seconds(int64_t picoseconds) {
     return (double)picoseconds * WEFTI_PICOSECOND;
@@ -88,10 +89,6 @@ static weft_rank_prediction rank_of(const wefti_match_classes *classes, const we
     };
 }
 
-static void keep_most(int64_t *most, int64_t bytes) {
-    if (bytes > *most) *most = bytes;
-}
-
 /* A device's bytes in the tiers below its memory, and those that a step moves, at most. */
 static void take_tiers(const wefti_match_classes *classes, int32_t microbatches,
                        weft_prediction *out) {
@@ -100,10 +97,10 @@ static void take_tiers(const wefti_match_classes *classes, int32_t microbatches,
         const wefti_footprint all = wefti_program_footprint(p);
         int64_t moved[WEFTI_SPACES];
         wefti_program_moved(p, microbatches, moved);
-        keep_most(&out->host_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_HOST));
-        keep_most(&out->disk_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_DISK));
-        keep_most(&out->host_moved_bytes, moved[WEFTI_SPACE_HOST]);
-        keep_most(&out->disk_moved_bytes, moved[WEFTI_SPACE_DISK]);
+        wefti_keep_most(&out->host_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_HOST));
+        wefti_keep_most(&out->disk_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_DISK));
+        wefti_keep_most(&out->host_moved_bytes, moved[WEFTI_SPACE_HOST]);
+        wefti_keep_most(&out->disk_moved_bytes, moved[WEFTI_SPACE_DISK]);
     }
 }
 

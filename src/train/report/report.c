@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "program/print.h"
 #include "search/search.h"
 #include "train/report/programs.h"
@@ -164,10 +165,6 @@ static void sort_cells(table *t) {
         }
 }
 
-static void keep_most(int64_t *most, int64_t bytes) {
-    if (bytes > *most) *most = bytes;
-}
-
 /* Memory of a class's ranks. */
 static void add_memory(weft_model_report *r, const wefti_rank_class *c, int32_t graphs,
                        int32_t microbatches, int64_t *out_peak) {
@@ -178,25 +175,25 @@ static void add_memory(weft_model_report *r, const wefti_rank_class *c, int32_t 
         if (p->tensors[i].role == WEFTI_TENSOR_PARAM) parameters += bytes;
         if (p->tensors[i].role == WEFTI_TENSOR_OPTIMIZER) optimizer += bytes;
     }
-    keep_most(&r->parameter_bytes, parameters);
-    keep_most(&r->optimizer_bytes, optimizer);
-    keep_most(&r->transient_bytes, p->transient_bytes);
+    wefti_keep_most(&r->parameter_bytes, parameters);
+    wefti_keep_most(&r->optimizer_bytes, optimizer);
+    wefti_keep_most(&r->transient_bytes, p->transient_bytes);
     int64_t copies = 0;
     for (int32_t i = 0; i < p->copy_count; i++)
         if (p->copies[i].tensor < 0) copies += weft_desc_bytes(&p->copies[i].desc);
-    keep_most(&r->copy_bytes, copies);
+    wefti_keep_most(&r->copy_bytes, copies);
     const wefti_footprint all = wefti_programs_footprint(c->programs, graphs);
     *out_peak = wefti_footprint_bytes(all, WEFTI_SPACE_DEVICE);
-    keep_most(&r->host_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_HOST));
-    keep_most(&r->disk_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_DISK));
+    wefti_keep_most(&r->host_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_HOST));
+    wefti_keep_most(&r->disk_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_DISK));
     int64_t moved[WEFTI_SPACES];
     wefti_program_moved(p, microbatches, moved);
-    keep_most(&r->host_moved_bytes, moved[WEFTI_SPACE_HOST]);
-    keep_most(&r->disk_moved_bytes, moved[WEFTI_SPACE_DISK]);
+    wefti_keep_most(&r->host_moved_bytes, moved[WEFTI_SPACE_HOST]);
+    wefti_keep_most(&r->disk_moved_bytes, moved[WEFTI_SPACE_DISK]);
     int64_t programs = 0;
     for (int32_t g = 0; g < graphs; g++) programs += c->programs[g]->program_bytes;
-    keep_most(&r->predicted_peak_bytes, *out_peak);
-    keep_most(&r->program_bytes, programs);
+    wefti_keep_most(&r->predicted_peak_bytes, *out_peak);
+    wefti_keep_most(&r->program_bytes, programs);
 }
 
 static weft_status fill_memory(const wefti_job_programs *p, weft_model_report *r) {
