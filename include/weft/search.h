@@ -139,6 +139,9 @@ typedef struct weft_search_report {
     /* The plans whose bound lower_bound_seconds is, as constraints. They were not simulated. NULL:
      * it is the plan's own, or plan_bound_seconds is 0. */
     char *least_bound;
+    /* Constraints of the job that decide nothing of this plan, such as the schedule of a plan
+     * without stages. NULL: all decide something. */
+    char *idle_constraints;
 } weft_search_report;
 WEFT_API void weft_search_report_free(weft_search_report *report); /* NULL is legal */
 

@@ -169,6 +169,7 @@ void weft_search_report_free(weft_search_report *report) {
     wefti_free(report->cells);
     wefti_free(report->degrees);
     wefti_free(report->least_bound);
+    wefti_free(report->idle_constraints);
     for (int i = 0; i < report->alternative_count; i++) wefti_free(report->alternatives[i].degrees);
     wefti_free(report);
 }
@@ -198,6 +199,19 @@ static weft_status search(wefti_built *b, const wefti_machine_model *machine, in
     return wefti_joint_search(&p, answer);
 }
 
+/* Which constraints decide nothing of the answer. */
+static weft_status find_idle(const wefti_built *b, const wefti_degrees *degrees, char **out) {
+    wefti_joint_fix fix = wefti_joint_free();
+    wefti_text text = {0};
+    WEFT_TRY(wefti_joint_fix_add(b->job->parallel.constraints, &fix));
+    WEFT_TRY(wefti_joint_idle_text(&fix, degrees, &text));
+    if (!text.used) return WEFT_OK;
+    *out = wefti_text_take(&text);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a report");
+    wefti_setup_note(b->setup, "constraints that decide nothing of this plan: %s", *out);
+    return WEFT_OK;
+}
+
 static weft_status search_on(wefti_built *b, const wefti_machine_model *machine, int64_t limit) {
     const double begin = wefti_now_s();
     joint_models models = {.built = b};
@@ -206,6 +220,7 @@ static weft_status search_on(wefti_built *b, const wefti_machine_model *machine,
     if (!limit) limit = (int64_t)machine->device.memory_bytes.value;
     if (status >= 0)
         status = make_report(machine, limit, &answer, wefti_now_s() - begin, &b->report);
+    if (status >= 0) status = find_idle(b, &answer.degrees, &b->report->idle_constraints);
     free_models(&models);
     if (status < 0) {
         wefti_joint_answer_free(&answer);

@@ -51,6 +51,10 @@ expect 1 'h.9x|h.*' plan $job $few --machine "$machine" --why h.9x
 expect 2 'why' plan $job --machine "$machine" --why h.3 --why-not tp=2
 # shellcheck disable=SC2086
 expect 1 'tp=3|pp=5|8 devices' plan $job $few --machine "1 hosts of 8 a100-80g" --fix "tp=3,pp=5"
+# A constraint that decides nothing is named; one that does is not.
+# shellcheck disable=SC2086
+expect 0 'schedule=gpipe' plan $job $few --machine "$machine" --fix "pp=1 schedule=gpipe chunks=1"
+if grep 'chunks=1' out; then fail 'one chunk of a plan without stages is told' out; fi
 # shellcheck disable=SC2086
 expect 0 'plan.json' plan $job $few --machine "$machine" --out plan.json
 # shellcheck disable=SC2086

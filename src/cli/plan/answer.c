@@ -73,6 +73,7 @@ static void json_report(cli_json *json, const weft_search_report *r) {
     }
     cli_json_close(json, ']');
     cli_json_text(json, "degrees", r->degrees);
+    cli_json_text(json, "idle_constraints", r->idle_constraints);
     cli_json_integer(json, "stages", r->stages);
     cli_json_integer(json, "chunks", r->chunks);
     cli_json_integer(json, "microbatches", r->microbatches);
@@ -156,6 +157,8 @@ static void say_search(const weft_search_report *r) {
             : r->exhausted ? "; nothing in the space is faster by more than 0.2 %"
                            : "");
     cli_say(stdout, "constraints that give this plan: %s\n", r->degrees);
+    if (r->idle_constraints)
+        cli_say(stdout, "constraints that decide nothing of this plan: %s\n", r->idle_constraints);
 }
 
 /* The fastest few; all of them are in the JSON and in reports. */

@@ -1,4 +1,5 @@
 /* Constraints of the joint search as text: see joint.h. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -243,4 +244,29 @@ void wefti_joint_degrees_text(const wefti_degrees *d, wefti_text *out) {
 
 void wefti_joint_split_text(const wefti_degrees *d, wefti_text *out) {
     add_degrees(d, false, out);
+}
+
+/* Whether a constraint's value is that of a plan without the dimension at all. */
+static bool is_absence(int d, int32_t value) {
+    return (d == WEFTI_JOINT_SEQUENCE || d == WEFTI_JOINT_SHARD)
+               ? value == 0
+               : d == WEFTI_JOINT_CHUNKS && value == 1;
+}
+
+weft_status wefti_joint_idle_text(const wefti_joint_fix *fix, const wefti_degrees *d,
+                                  wefti_text *out) {
+    wefti_text text = {0};
+    wefti_text_add(&text, " ");
+    add_degrees(d, true, &text);
+    char *degrees = wefti_text_take(&text);
+    WEFT_REQUIRE(degrees, WEFT_E_NOMEM, "no memory for a list of constraints");
+    for (int i = 0; i < WEFTI_JOINT_COUNT; i++) {
+        char word[WORD];
+        (void)snprintf(word, sizeof word, " %s=", names[i]);
+        if (fix->value[i] < 0 || is_absence(i, fix->value[i]) || strstr(degrees, word)) continue;
+        wefti_text_add(out, "%s", out->used ? " " : "");
+        wefti_joint_constraint_text((wefti_joint_dimension)i, fix->value[i], out);
+    }
+    wefti_free(degrees);
+    return WEFT_OK;
 }

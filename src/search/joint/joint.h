@@ -151,7 +151,11 @@ weft_status wefti_joint_of_graph(weft_graph *graph, const weft_plan *settings,
  * have unlike texts, and each text admits one candidate only: it names the innermost of several
  * axes, and the replicas that share states (0: all), also if they are the usual ones. */
 void wefti_joint_degrees_text(const wefti_degrees *degrees, wefti_text *out);
-/* The same of a split: of all its schedules, levels and shards. */
+/* Constraints that decide nothing of a candidate that meets them, such as the schedule of a plan
+ * without stages: "schedule=gpipe inner=tp". Nothing is added if there are none. */
+weft_status wefti_joint_idle_text(const wefti_joint_fix *fix, const wefti_degrees *degrees,
+                                  wefti_text *out) WEFT_CHECKED;
+/* wefti_joint_degrees_text of a split: of all its schedules, levels and shards. */
 void wefti_joint_split_text(const wefti_degrees *degrees, wefti_text *out);
 
 #endif
