@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 
+#include "weft/job.h"
 #include "weft/model.h"
 #include "weft/plan.h"
 #include "weft/world.h"
@@ -63,6 +64,11 @@ typedef struct weft_generator_options {
     /* WEFT_F32 (0), or WEFT_BF16: tables, weights of products, caches and activations are bf16,
      * in half the memory. Sums and logits stay f32. In a world rank 0's counts. */
     weft_dtype precision;
+    /* Borrowed until the call returns; of this job its memory.* and device.memory count, nothing
+     * else: which parameters lie in host memory or on a disk, besides those of the plan. They are
+     * copied to device memory for each pass, so rows of several texts share a copy. In a world all
+     * ranks have the same entries. NULL: what the plan says. */
+    const weft_job *memory;
 } weft_generator_options;
 WEFTI_ZERO_DEFAULTS(weft_generator_options, weft_generator_defaults)
 
@@ -72,8 +78,8 @@ WEFTI_ZERO_DEFAULTS(weft_generator_options, weft_generator_defaults)
  * its tokens are bytes.
  * @param out  closed with weft_generator_close
  * @return WEFT_E_NOT_FOUND if the directory has no model; WEFT_E_NO_IMPL for models that do not
- * generate text; WEFT_E_CORRUPT; WEFT_E_SHAPE if the tokenizer does not fit the model; WEFT_E_NOMEM
- */
+ * generate text; WEFT_E_CORRUPT; WEFT_E_SHAPE if the tokenizer does not fit the model;
+ * WEFT_E_NOMEM; WEFT_E_NOT_FOUND or WEFT_E_IO for a directory of tier disk that takes no file */
 WEFT_API weft_status weft_generator_open(const char *checkpoint,
                                          const weft_generator_options *options,
                                          weft_generator **out) WEFT_CHECKED;
@@ -89,6 +95,7 @@ typedef struct weft_generator_info {
     int64_t
         peak_bytes; /* memory of parameters, caches and one pass, of the device that needs most */
     int devices;
+    int64_t host_bytes, disk_bytes; /* in tiers below device memory, of the device with most */
 } weft_generator_info;
 WEFT_API weft_generator_info weft_generator_info_of(const weft_generator *generator);
 

@@ -42,8 +42,9 @@ typedef struct weft_eval_result {
     double accuracy;      /* of classifiers: the share of samples whose label has the largest logit;
                              NaN for language models */
     int devices;
-    int64_t predicted_peak_bytes; /* of the device that needs most */
-    double seconds;               /* of the passes, without opening and loading */
+    int64_t predicted_peak_bytes;   /* of the device that needs most */
+    double seconds;                 /* of the passes, without opening and loading */
+    int64_t host_bytes, disk_bytes; /* in tiers below device memory, of the device with most */
 } weft_eval_result;
 
 /** Evaluate a checkpoint on data. Collective in a world, where each process runs one device of the
@@ -62,9 +63,10 @@ WEFT_API weft_status weft_eval_run(weft_world *world, const weft_job *job,
 /* ---- what it will take ---- */
 
 typedef struct weft_infer_rank {
-    int64_t peak_bytes;    /* of its arena: exactly what a model that is loaded has */
-    int64_t weight_bytes;  /* of these: parameters and states */
-    int64_t program_bytes; /* of the host, besides: weft_session_memory */
+    int64_t peak_bytes;             /* of its arena: exactly what a model that is loaded has */
+    int64_t weight_bytes;           /* of these: parameters and states */
+    int64_t program_bytes;          /* of the host, besides: weft_session_memory */
+    int64_t host_bytes, disk_bytes; /* parameters in tiers below device memory */
 } weft_infer_rank;
 
 typedef struct weft_infer_tensor {
@@ -106,6 +108,9 @@ typedef struct weft_infer_options {
                        or the model's */
     weft_infer_events events;
     int threads; /* without a job: of all devices; 0: all cores */
+    /* Without a job: memory.disk and device.memory of this job count, nothing else. Borrowed until
+     * the call returns. NULL: no directory and no limit. */
+    const weft_job *memory;
 } weft_infer_options;
 WEFTI_ZERO_DEFAULTS(weft_infer_options, weft_infer_defaults)
 
@@ -135,7 +140,8 @@ typedef struct weft_infer_info {
     int64_t batch;
     bool causal; /* samples may be shorter than `input`: no token sees those after it */
     int devices;
-    int64_t predicted_peak_bytes; /* of the device that needs most */
+    int64_t predicted_peak_bytes;   /* of the device that needs most */
+    int64_t host_bytes, disk_bytes; /* in tiers below device memory, of the device with most */
 } weft_infer_info;
 WEFT_API weft_infer_info weft_infer_info_of(const weft_infer *infer);
 
@@ -160,6 +166,7 @@ typedef struct weft_infer_files {
     const char *output; /* npy of f32, written completely or not at all */
     int64_t batch;      /* as in weft_infer_options */
     weft_infer_events events;
+    const weft_job *memory; /* as in weft_infer_options */
 } weft_infer_files;
 WEFTI_ZERO_DEFAULTS(weft_infer_files, weft_infer_files_defaults)
 
@@ -170,6 +177,7 @@ typedef struct weft_infer_files_result {
     int devices;
     int64_t predicted_peak_bytes;
     double seconds; /* without opening and loading */
+    int64_t host_bytes, disk_bytes;
 } weft_infer_files_result;
 
 /** Compute the logits of all samples of a file and write them to a file. Collective in a world:

@@ -33,6 +33,7 @@ static weft_status evaluate(wefti_trained *m, const weft_eval_options *o, wefti_
 }
 
 static void summarise(const wefti_trained *m, const wefti_evaluation *e, weft_eval_result *r) {
+    const weft_session_memory memory = weft_session_memory_of(m->built.session);
     const double nat = M_LOG2E; /* bits */
     (void)snprintf(r->checkpoint, sizeof r->checkpoint, "%s", m->path);
     r->samples = e->samples;
@@ -43,7 +44,9 @@ static void summarise(const wefti_trained *m, const wefti_evaluation *e, weft_ev
     r->bits_per_byte = e->bytes ? e->loss * (double)e->targets * nat / (double)e->bytes : NAN;
     r->accuracy = e->accuracy;
     r->devices = weft_session_devices(m->built.session);
-    r->predicted_peak_bytes = weft_session_memory_of(m->built.session).predicted_peak_bytes;
+    r->predicted_peak_bytes = memory.predicted_peak_bytes;
+    r->host_bytes = memory.host_bytes;
+    r->disk_bytes = memory.disk_bytes;
 }
 
 static weft_status run(wefti_trained *m, weft_world *world, const weft_job *job,

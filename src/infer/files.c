@@ -199,6 +199,8 @@ static weft_status run(files *f, weft_infer *infer, bool leads, weft_infer_files
     (void)snprintf(r->checkpoint, sizeof r->checkpoint, "%s", info.checkpoint);
     r->devices = info.devices;
     r->predicted_peak_bytes = info.predicted_peak_bytes;
+    r->host_bytes = info.host_bytes;
+    r->disk_bytes = info.disk_bytes;
     r->seconds = wefti_now_s() - start;
     return WEFT_OK;
 }
@@ -226,7 +228,7 @@ weft_status weft_infer_files_run(weft_world *world, const weft_job *job,
     weft_status status = open_shared(&f, world, leads);
     const weft_infer_options o =
         WEFT_STRUCT(weft_infer_options, .checkpoint = own.checkpoint, .batch = own.batch,
-                    .length = job ? f.length : 0, .events = own.events);
+                    .length = job ? f.length : 0, .events = own.events, .memory = own.memory);
     if (status >= 0) status = weft_infer_open(world, job, &o, &infer);
     if (status >= 0)
         status = wefti_party_end(&infer->model.setup.party, run(&f, infer, leads, &result));

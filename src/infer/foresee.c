@@ -78,8 +78,13 @@ static weft_status fill_tensors(const wefti_rank_classes *all, weft_infer_report
 /* ---- ranks ---- */
 
 static void fill_rank(const wefti_program *p, weft_infer_rank *to) {
+    const wefti_footprint all = wefti_program_footprint(p);
     for (int32_t i = 0; i < p->tensor_count; i++)
-        if (is_kept(&p->tensors[i])) to->weight_bytes += weft_desc_bytes(&p->tensors[i].desc);
+        if (is_kept(&p->tensors[i]) &&
+            wefti_location_space(p->tensors[i].home) == WEFTI_SPACE_DEVICE)
+            to->weight_bytes += weft_desc_bytes(&p->tensors[i].desc);
+    to->host_bytes = wefti_footprint_bytes(all, WEFTI_SPACE_HOST);
+    to->disk_bytes = wefti_footprint_bytes(all, WEFTI_SPACE_DISK);
     to->peak_bytes = p->peak_bytes;
     to->program_bytes = p->program_bytes;
 }

@@ -13,6 +13,7 @@
 #include "base/philox.h"
 #include "checkpoint/seal/seal.h"
 #include "interop/pretrained.h"
+#include "setup/setup.h"
 
 /* ---- opening ---- */
 
@@ -95,19 +96,40 @@ static weft_status build_one(weft_generator *g, const weft_session_options *o) {
     return WEFT_OK;
 }
 
-static weft_status build(weft_generator *g, const weft_generator_options *options) {
+/* The limits of options->memory, and the directory of tier disk, which is tried. Collective. */
+static weft_status take_memory(const weft_generator *g, const weft_generator_options *options,
+                               weft_plan *plan, weft_session_options *o) {
+    static const weft_job none = {.memory = {.disk = {.path = ""}}};
+    weft_job job = options->memory ? *options->memory : none;
+    wefti_setup setup = {.party = g->party};
+    wefti_built b = {.setup = &setup, .job = &job};
+    job.plan = plan;
+    WEFT_TRY(wefti_built_try_disk(&b, false));
+    if (*job.memory.disk.path) o->disk = job.memory.disk.path;
+    o->disk_bytes = b.disk_bytes;
+    if (!o->memory_bytes) o->memory_bytes = wefti_built_memory_limit(&b);
+    return WEFT_OK;
+}
+
+static weft_status build_programs(weft_generator *g, const weft_generator_options *options,
+                                  weft_plan *plan) {
     weft_session_options o = weft_session_defaults();
-    weft_plan *plan;
-    const int size = g->party.world ? weft_world_size(g->party.world) : 0;
-    WEFT_TRY(wefti_generator_plan(&g->config, options->plan,
-                                  options->devices || options->plan ? options->devices : size,
-                                  &plan));
     o.optimizer.kind = WEFT_NO_OPTIMIZER;
     o.threads = options->threads;
     o.memory_bytes = options->memory_bytes;
     o.plan = plan;
     o.world = g->party.world;
-    weft_status status = g->rows ? wefti_many_build(g, &o) : build_one(g, &o);
+    WEFT_TRY(take_memory(g, options, plan, &o));
+    return g->rows ? wefti_many_build(g, &o) : build_one(g, &o);
+}
+
+static weft_status build(weft_generator *g, const weft_generator_options *options) {
+    weft_plan *plan;
+    const int size = g->party.world ? weft_world_size(g->party.world) : 0;
+    WEFT_TRY(wefti_generator_plan(&g->config, options->plan,
+                                  options->devices || options->plan ? options->devices : size,
+                                  options->memory ? options->memory->plan : NULL, &plan));
+    weft_status status = build_programs(g, options, plan);
     weft_plan_destroy(plan);
     return status;
 }
@@ -209,14 +231,17 @@ void weft_generator_close(weft_generator *g) {
 }
 
 weft_generator_info weft_generator_info_of(const weft_generator *g) {
+    const weft_session_memory memory = weft_session_memory_of(g->session);
     return (weft_generator_info){
         .config = g->config,
         .path = g->path,
         .note = g->note,
         .bytes = g->bytes,
         .tokens = g->choices,
-        .peak_bytes = weft_session_memory_of(g->session).predicted_peak_bytes,
+        .peak_bytes = memory.predicted_peak_bytes,
         .devices = weft_session_devices(g->session),
+        .host_bytes = memory.host_bytes,
+        .disk_bytes = memory.disk_bytes,
     };
 }
 

@@ -8,9 +8,10 @@
 #include "weft/generate.h"
 
 /* plan.c: the plan of a generator, for weft_plan_destroy: the given one, or heads divided over
- * `devices`. *out NULL: one device. */
+ * `devices`, with the rules of `tiers` (may be NULL) for lower tiers. *out NULL: one device, and no
+ * such rules. */
 weft_status wefti_generator_plan(const weft_model_config *config, const weft_plan *given,
-                                 int devices, weft_plan **out) WEFT_CHECKED;
+                                 int devices, const weft_plan *tiers, weft_plan **out) WEFT_CHECKED;
 
 /* A token that may be chosen, and its logit. */
 typedef struct wefti_candidate {

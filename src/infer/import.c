@@ -132,20 +132,30 @@ static weft_status read_parts(weft_infer *f, const char *folder, const wefti_exp
     return WEFT_OK;
 }
 
-static weft_status build(weft_infer *f, const char *folder, const wefti_exported *facts,
-                         int threads) {
-    wefti_built *b = &f->model.built;
-    weft_plan *plan = NULL;
+static weft_status create_session(wefti_trained *m, const wefti_exported *facts, int threads) {
+    wefti_built *b = &m->built;
     weft_session_options o = weft_session_defaults();
-    weft_status status =
-        wefti_party_agree(&f->model.setup.party, read_parts(f, folder, facts, &plan));
+    WEFT_TRY(wefti_built_try_disk(b, false));
     o.optimizer.kind = WEFT_NO_OPTIMIZER;
     o.threads = threads;
     o.bf16 = facts->bf16;
-    o.plan = plan;
+    o.plan = m->job.plan;
     o.world = b->setup->party.world;
+    o.memory_bytes = wefti_built_memory_limit(b);
+    o.disk = *m->job.memory.disk.path ? m->job.memory.disk.path : NULL;
+    o.disk_bytes = b->disk_bytes;
     /* A plan of a training also splits tensors that only a training has. */
-    if (status >= 0) status = wefti_session_create(b->model.eval_graph, &o, &b->session);
+    return wefti_session_create(b->model.eval_graph, &o, &b->session);
+}
+
+static weft_status build(weft_infer *f, const char *folder, const wefti_exported *facts,
+                         int threads) {
+    weft_plan *plan = NULL;
+    weft_status status =
+        wefti_party_agree(&f->model.setup.party, read_parts(f, folder, facts, &plan));
+    f->model.job.plan = plan;
+    if (status >= 0) status = create_session(&f->model, facts, threads);
+    f->model.job.plan = NULL;
     weft_plan_destroy(plan);
     if (status < 0) return status;
     return load(f, folder, facts);
@@ -154,8 +164,9 @@ static weft_status build(weft_infer *f, const char *folder, const wefti_exported
 weft_status wefti_exported_open(weft_infer *f, const weft_infer_options *o) {
     wefti_trained *m = &f->model;
     wefti_exported facts = {.devices = 0};
-    const weft_job none = {.parallel = {.plan = ""}};
-    WEFT_TRY(wefti_trained_join(m, f->world, &none, &o->events));
+    weft_job job = {.parallel = {.plan = ""}, .memory = {.disk = {.path = ""}}};
+    if (o->memory) job.memory.disk = o->memory->memory.disk, job.device = o->memory->device;
+    WEFT_TRY(wefti_trained_join(m, f->world, &job, &o->events));
     m->path = wefti_strdup(o->checkpoint);
     WEFT_REQUIRE(m->path, WEFT_E_NOMEM, "no memory for a path");
     weft_status status = wefti_party_agree(&f->model.setup.party, read_facts(m->path, &facts));

@@ -99,6 +99,7 @@ void weft_infer_close(weft_infer *f) {
 }
 
 weft_infer_info weft_infer_info_of(const weft_infer *f) {
+    const weft_session_memory memory = weft_session_memory_of(f->model.built.session);
     return (weft_infer_info){
         .checkpoint = f->model.path,
         .input = f->input,
@@ -106,7 +107,9 @@ weft_infer_info weft_infer_info_of(const weft_infer *f) {
         .batch = f->batch,
         .causal = f->causal,
         .devices = weft_session_devices(f->model.built.session),
-        .predicted_peak_bytes = weft_session_memory_of(f->model.built.session).predicted_peak_bytes,
+        .predicted_peak_bytes = memory.predicted_peak_bytes,
+        .host_bytes = memory.host_bytes,
+        .disk_bytes = memory.disk_bytes,
     };
 }
 

@@ -124,7 +124,8 @@ static weft_status check_model(const weft_plan *plan, const weft_model_config *c
 }
 
 weft_status wefti_generator_plan(const weft_model_config *config, const weft_plan *given,
-                                 int devices, weft_plan **out) {
+                                 int devices, const weft_plan *tiers, weft_plan **out) {
+    const bool moves = tiers && tiers->offload.count > 0;
     weft_plan *plan = NULL;
     *out = NULL;
     WEFT_REQUIRE(devices >= 0, WEFT_E_ARG,
@@ -133,15 +134,16 @@ weft_status wefti_generator_plan(const weft_model_config *config, const weft_pla
                  devices);
     WEFT_REQUIRE(!given || !devices || devices == weft_plan_devices(given), WEFT_E_ARG,
                  "the plan is for %d devices, not for %d", weft_plan_devices(given), devices);
-    if (!given && devices <= 1) return WEFT_OK;
+    if (!given && devices <= 1 && !moves) return WEFT_OK;
     WEFT_TRY(check_model(given, config));
     if (given)
         WEFT_TRY(wefti_plan_copy(given, &plan));
     else
-        WEFT_TRY(weft_plan_create(devices, &plan));
+        WEFT_TRY(weft_plan_create(devices > 1 ? devices : 1, &plan));
     if (given && given->model_hash) forget_batch(plan);
     weft_status status = given ? WEFT_OK : divide_model(plan, config);
     if (status >= 0) status = divide_caches(plan);
+    if (status >= 0 && moves) status = wefti_plan_take_offload(plan, tiers);
     /* one text: axes that would split a batch hold replicas */
     if (status >= 0) status = weft_plan_dataset(plan, WEFT_DATASET_FULL_BATCH);
     if (status < 0) {

@@ -83,7 +83,9 @@ weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t bat
                                int64_t length) {
     wefti_built *b = &m->built;
     WEFT_TRY(wefti_built_same_job(b));
+    WEFT_TRY(wefti_built_try_disk(b, false));
     WEFT_TRY(configure(m));
+    WEFT_TRY(wefti_built_disk_room(b, false));
     WEFT_REQUIRE(!b->model.objective->is_language || length <= b->model.config.context, WEFT_E_ARG,
                  "samples of %lld tokens are longer than the context of %s, %lld tokens",
                  (long long)length, m->path, (long long)b->model.config.context);

@@ -6,9 +6,12 @@
 #include "session/optimizer.h"
 #include "setup/setup.h"
 
-static bool uses_disk(const wefti_built *b) {
+/* Forward passes have parameters only. */
+static bool uses_disk(const wefti_built *b, bool trains) {
     for (int what = 0; what < WEFT_OFFLOADS && *b->job->memory.disk.path; what++)
-        if (wefti_plan_may_offload(b->job->plan, (weft_offload)what, WEFT_TIER_DISK)) return true;
+        if ((trains || what == WEFT_OFFLOAD_PARAMETERS) &&
+            wefti_plan_may_offload(b->job->plan, (weft_offload)what, WEFT_TIER_DISK))
+            return true;
     return false;
 }
 
@@ -24,27 +27,27 @@ static weft_status try_disk(wefti_built *b) {
     return WEFT_OK;
 }
 
-weft_status wefti_built_try_disk(wefti_built *b) {
-    if (!uses_disk(b)) return WEFT_OK;
-    weft_status status = try_disk(b);
+weft_status wefti_built_try_disk(wefti_built *b, bool trains) {
+    weft_status status = uses_disk(b, trains) ? try_disk(b) : WEFT_OK;
     if (status < 0)
         status = wefti_prefix(status, "memory.disk.path must be a directory of a local disk in "
                                       "which this user may make files");
     return wefti_party_agree(&b->setup->party, status);
 }
 
-/* The parameters and optimizer states that the plan keeps on the disk, each once. */
+/* The parameters and optimizer states that the plan keeps on the disk, each once. `optimizer` NULL:
+ * there are no states. */
 static weft_status sum_tensors(const weft_plan *plan, const weft_graph *graph,
                                const wefti_optimizer_plan *optimizer, int64_t *out) {
     const weft_body *root = graph->root;
     *out = 0;
-    for (int64_t i = 0; i < root->in_count && optimizer; i++) {
+    for (int64_t i = 0; i < root->in_count; i++) {
         const wefti_value_info *v = &root->values[root->in[i]];
         wefti_update_rule rule;
         if (v->kind == WEFTI_VALUE_PARAM &&
             wefti_plan_tier(plan, WEFT_OFFLOAD_PARAMETERS, v->name) == WEFT_TIER_DISK)
             *out += weft_desc_bytes(&v->desc);
-        if (v->kind != WEFTI_VALUE_PARAM || v->frozen ||
+        if (v->kind != WEFTI_VALUE_PARAM || v->frozen || !optimizer ||
             wefti_plan_tier(plan, WEFT_OFFLOAD_OPTIMIZER, v->name) != WEFT_TIER_DISK)
             continue;
         WEFT_TRY(optimizer->rule(optimizer->context, v->name, &v->desc, &rule));
@@ -53,14 +56,15 @@ static weft_status sum_tensors(const weft_plan *plan, const weft_graph *graph,
     return WEFT_OK;
 }
 
-static weft_status tensors_of_model(const wefti_built *b, int64_t *out) {
+static weft_status tensors_of_model(const wefti_built *b, bool trains, int64_t *out) {
     const weft_session_options o = wefti_built_options(b);
     wefti_optimizer *optimizer = NULL;
     weft_graph *graph;
     WEFT_TRY(wefti_built_graph_of(b, &b->model.config, b->batch.micro, &graph));
-    weft_status status = wefti_optimizer_for(&o, graph, &optimizer);
+    weft_status status = trains ? wefti_optimizer_for(&o, graph, &optimizer) : WEFT_OK;
     if (status >= 0)
-        status = sum_tensors(b->job->plan, graph, wefti_optimizer_plan_of(optimizer), out);
+        status = sum_tensors(b->job->plan, graph,
+                             optimizer ? wefti_optimizer_plan_of(optimizer) : NULL, out);
     wefti_optimizer_destroy(optimizer);
     weft_graph_destroy(graph);
     return status;
@@ -68,12 +72,12 @@ static weft_status tensors_of_model(const wefti_built *b, int64_t *out) {
 
 /* Each of them lies on some device. So one of the devices has at least an equal part, and devices
  * of one process have all. */
-static weft_status check_room(const wefti_built *b) {
+static weft_status check_room(const wefti_built *b, bool trains) {
     const char *path = b->job->memory.disk.path;
     const int64_t limit = b->disk_bytes;
     int64_t all, room;
     char need[32], most[32];
-    WEFT_TRY(tensors_of_model(b, &all));
+    WEFT_TRY(tensors_of_model(b, trains, &all));
     const int64_t devices = weft_plan_devices(b->job->plan), part = all / devices;
     const int64_t here = b->setup->party.world ? part : all;
     WEFT_REQUIRE(!limit || part <= limit, WEFT_E_NOMEM,
@@ -87,6 +91,7 @@ static weft_status check_room(const wefti_built *b) {
     return WEFT_OK;
 }
 
-weft_status wefti_built_disk_room(const wefti_built *b) {
-    return uses_disk(b) ? wefti_party_agree(&b->setup->party, check_room(b)) : WEFT_OK;
+weft_status wefti_built_disk_room(const wefti_built *b, bool trains) {
+    const weft_status status = uses_disk(b, trains) ? check_room(b, trains) : WEFT_OK;
+    return wefti_party_agree(&b->setup->party, status);
 }

@@ -103,12 +103,12 @@ weft_session_options wefti_built_options(const wefti_built *b);
 
 /* ---- disk.c: before the data are read and a plan is searched; collective ---- */
 
-/* Refuses a directory of tier disk that takes no file, if the job trains with that tier. Sets
- * disk_bytes. */
-weft_status wefti_built_try_disk(wefti_built *b) WEFT_CHECKED;
-/* With the model's configuration: refuses a disk, or a limit of its file, that the states cannot
+/* Refuses a directory of tier disk that takes no file, if the job uses that tier. Sets disk_bytes.
+ * `trains` false: for forward passes. */
+weft_status wefti_built_try_disk(wefti_built *b, bool trains) WEFT_CHECKED;
+/* With the model's configuration: refuses a disk, or a limit of its file, that the tensors cannot
  * fit by any plan. */
-weft_status wefti_built_disk_room(const wefti_built *b) WEFT_CHECKED;
+weft_status wefti_built_disk_room(const wefti_built *b, bool trains) WEFT_CHECKED;
 
 /* ---- search.c ---- */
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Jobs with tiers below device memory. The directory of tier disk is tried before the data are read
 # and a plan is searched, by the verbs that use it only.
+. tests/cli/npy.inc
 . tests/cli/run.inc
 disk="memory.offload=disk memory.disk.path=$work"
 missing=$work/missing
@@ -53,6 +54,61 @@ expect 0 'done' train job.yaml train.steps=1 \
     'memory.offload=[{match: wte.*, what: optimizer, to: disk}, {match: "*", what: optimizer, to: host}]' \
     "memory.disk.path=$missing"
 expect 0 'perplexity' eval job.yaml run memory.offload=disk "memory.disk.path=$missing"
+
+# Trained models in use: parameters below device memory change no output. A bad directory is refused
+# before the weights are read.
+disk_parameters='memory.offload=[{match: "*", what: parameters, to: disk}]'
+host_parameters='memory.offload=[{match: "h.*", what: parameters, to: host}]'
+bytes="\"disk_bytes\":"
+generate="generate run --prompt ab --tokens 8 --temperature 0"
+head -c 600 text.txt >held.txt
+i=0
+while [ $i -lt 55 ]; do printf a; i=$((i + 1)); done | npy x.npy '|u1' '(5, 11)'
+"$weft" eval job.yaml run --data held.txt --json >plain.eval 2>&1 || fail 'no evaluation' plain.eval
+expect 0 'plain.npy' infer job.yaml run --input x.npy --out plain.npy
+# shellcheck disable=SC2086
+"$weft" $generate >plain.text 2>&1 || fail 'no text' plain.text
+for rules in "$disk_parameters" "$host_parameters"; do
+    expect 0 "loss|$(sed 's/.*\("loss": [^,]*\).*/\1/' plain.eval)|_bytes\": " eval job.yaml run --data held.txt --json \
+        "$rules" "memory.disk.path=$work"
+    expect 0 'other.npy| each' infer job.yaml run --input x.npy --out other.npy "$rules" "memory.disk.path=$work" --devices 2
+    cmp plain.npy other.npy || fail 'tiers change the logits'
+    # shellcheck disable=SC2086
+    expect 0 '' $generate "$rules" "memory.disk.path=$work"
+    cmp plain.text out || fail 'tiers change the text' out
+done
+grep -q 'host_bytes\|disk_bytes' plain.eval && fail 'tiers without a tier' plain.eval
+# A plan file has the rules, and the words the directory.
+expect 0 'plan.json' plan job.yaml "$disk_parameters" "memory.disk.path=$missing" --devices 2 parallel.mode=semi --out plan.json
+# shellcheck disable=SC2086
+expect 0 '' $generate --plan plan.json "memory.disk.path=$work" memory.disk.size=50% device.memory=50%
+cmp plain.text out || fail 'a plan with tiers changes the text' out
+# shellcheck disable=SC2086
+expect 1 'memory.disk.path' $generate --plan plan.json
+# shellcheck disable=SC2086
+expect 0 '' launch -n 2 --no-logs "$weft" $generate "$disk_parameters" "memory.disk.path=$work"
+grep -v scheduler out >two.text
+cmp plain.text two.text || fail 'two processes with tiers change the text' out
+expect 0 "$bytes" plan --infer job.yaml "$disk_parameters" "memory.disk.path=$missing" --json
+for verb in 'eval job.yaml run --data held.txt' 'infer job.yaml run --input x.npy --out y.npy' 'generate run'; do
+    # shellcheck disable=SC2086
+    expect 1 "memory.disk.path|$missing" $verb "$disk_parameters" "memory.disk.path=$missing"
+    # shellcheck disable=SC2086
+    expect 1 'memory.disk.path' $verb "$disk_parameters"
+    # shellcheck disable=SC2086
+    expect 1 'device.memory' $verb "$disk_parameters" "memory.disk.path=$work" device.memory=0.00001%
+done
+expect 2 'train.steps|memory.offload' generate run train.steps=1
+expect 2 'in quotes' generate run 'memory.offload=[{match:' '*,' 'what:' 'parameters}]'
+expect 2 "checkpoint|again" generate run again "memory.disk.path=$work"
+# Exported: the folder has the rules.
+expect 0 'served' infer job.yaml run --rows 4 "$disk_parameters" "memory.disk.path=$work" --export served
+expect 0 'other.npy|disk' infer served --input x.npy --out other.npy "memory.disk.path=$work"
+cmp plain.npy other.npy || fail 'tiers change the logits of an exported model'
+expect 1 'memory.disk.path' infer served --input x.npy --out y.npy
+expect 1 "$missing" infer served --input x.npy --out y.npy "memory.disk.path=$missing"
+expect 1 'device.memory' infer served --input x.npy --out y.npy "memory.disk.path=$work" device.memory=0.00001%
+expect 2 'memory.offload' infer served --input x.npy --out y.npy "$disk_parameters"
 
 # Bytes of each tier, and those that a step copies, are the same everywhere. Without tiers no line and no member has them.
 for tier in host disk; do

@@ -36,12 +36,13 @@ static void print_json(const weft_eval_result *r) {
     cli_json_real(&json, "accuracy", r->accuracy);
     cli_json_integer(&json, "devices", r->devices);
     cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
+    cli_tiers_json(&json, r->host_bytes, r->disk_bytes);
     cli_json_real(&json, "seconds", r->seconds);
     cli_json_end(&json);
 }
 
 static void print_text(const weft_eval_result *r) {
-    char peak[32];
+    char peak[32], tiers[CLI_TIERS];
     cli_say(stdout, "checkpoint     %s\n", r->checkpoint);
     cli_say(stdout, "samples        %lld, with %lld targets\n", (long long)r->samples,
             (long long)r->targets);
@@ -49,9 +50,9 @@ static void print_text(const weft_eval_result *r) {
     if (isfinite(r->perplexity)) cli_say(stdout, "perplexity     %.4f\n", r->perplexity);
     if (isfinite(r->bits_per_byte)) cli_say(stdout, "bits per byte  %.5f\n", r->bits_per_byte);
     if (isfinite(r->accuracy)) cli_say(stdout, "accuracy       %.4f\n", r->accuracy);
-    cli_say(stdout, "%d device%s, at most %s each, %.2f s\n", r->devices,
+    cli_say(stdout, "%d device%s, at most %s%s each, %.2f s\n", r->devices,
             r->devices == 1 ? "" : "s", cli_bytes((double)r->predicted_peak_bytes, peak),
-            r->seconds);
+            cli_tiers(r->host_bytes, r->disk_bytes, tiers), r->seconds);
 }
 
 static int evaluate(weft_world *world, int rank, const weft_job *job, const void *context) {

@@ -1,5 +1,6 @@
 /* `weft generate`: text from a trained model. */
 #include "cli/infer/generate.h"
+#include "cli/infer/trained.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -163,7 +164,7 @@ static int generate_one(weft_world *world, const weft_plan *plan, const char *ch
     weft_generator_options open = WEFT_STRUCT(
         weft_generator_options, .threads = (int)values->threads, .tokenizer = values->tokenizer,
         .devices = (int)values->devices, .plan = plan, .world = world, .precision = values->dtype,
-        .context = 4 * (int64_t)prompt->used + 68 + values->tokens);
+        .memory = values->memory, .context = 4 * (int64_t)prompt->used + 68 + values->tokens);
     weft_generate_options how = cli_generate_how(values);
     how.context = &o;
     how.text = rank == 0 ? show : NULL;
@@ -240,10 +241,13 @@ static int run_words(const cli_verb *verb, int count, char **words, cli_generate
     int code, left;
     if (!cli_parse(verb, count, words, values, &left, &code)) return code;
     if (left == 0) return cli_usage(verb, "generate needs a checkpoint");
-    if (left > 1)
-        return cli_usage(verb, "generate takes one checkpoint; '%s' is one word too many%s",
-                         words[1],
-                         values->prompt || values->prompts ? "" : " (the prompt follows --prompt)");
+    const cli_memory_words how = {
+        .offload = true,
+        .planned = values->plan != NULL,
+        .place = "checkpoint",
+        .hint = values->prompt || values->prompts ? "" : " (the prompt follows --prompt)"};
+    code = cli_trained_memory(verb, left, words, how, &values->memory);
+    if (code != CLI_DONE) return code;
     for (int i = 0; i < values->stop.count; i++)
         if (!*values->stop.items[i]) return cli_usage(verb, "--stop is empty");
     if (values->prompts && values->prompt)
@@ -281,6 +285,7 @@ static int run(const cli_verb *verb, int count, char **words) {
         .tokens = 200, .top_k = 40, .temperature = 0.8, .top_p = 1, .repetition_penalty = 1};
     if (!cli_texts_create(&values.stop, count)) return CLI_FAILED;
     int code = run_words(verb, count, words, &values);
+    weft_job_free(values.memory);
     cli_texts_free(&values.stop);
     return code;
 }
@@ -288,7 +293,8 @@ static int run(const cli_verb *verb, int count, char **words) {
 const cli_verb cli_generate = {
     .name = "generate",
     .summary = "continue a text with a trained model",
-    .usage = "generate CHECKPOINT --prompt TEXT | --prompts FILE [--rows N] [--tokens N] "
+    .usage = "generate CHECKPOINT [key=value ...] --prompt TEXT | --prompts FILE [--rows N] "
+             "[--tokens N] "
              "[--temperature X] [--top-k K] "
              "[--top-p P] [--min-p P] [--repetition-penalty X] [--stop TEXT]... [--seed S] "
              "[--threads N] [--devices N] [--plan FILE] [--precision NAME] [--tokenizer FILE] "
@@ -303,6 +309,8 @@ const cli_verb cli_generate = {
         "top-p,\n"
         "min-p. A text that --stop ends holds the stop text.\n"
         "--prompts makes one JSON object a line, in the order of the prompts.\n"
+        "The keys memory.offload, memory.disk.path, memory.disk.size and device.memory mean what "
+        "they\nmean in a job.\n"
         "Started by weft launch, mpirun, srun or torchrun: one device for each process.",
     .options = options,
     .run = run,

@@ -14,6 +14,7 @@ typedef struct cli_generate_options {
     weft_dtype dtype; /* of --precision */
     /* Of --prompts, read before the processes meet. NULL: another rank has it. */
     weft_prompts *file;
+    weft_job *memory; /* of the words with keys; NULL: there are none */
 } cli_generate_options;
 
 /* What the options say about tokens. */

@@ -3,12 +3,14 @@
 
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct infer_options {
     cli_job_source source;
     const char *input, *output, *export, *checkpoint;
     int64_t rows;
     bool json;
+    weft_job *memory; /* of an exported folder; NULL: no key is given */
 } infer_options;
 
 #define INFER_AT(field) offsetof(infer_options, field)
@@ -38,19 +40,20 @@ static void print_json(const infer_options *values, const weft_infer_files_resul
     cli_json_close(&json, ']');
     cli_json_integer(&json, "devices", r->devices);
     cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
+    cli_tiers_json(&json, r->host_bytes, r->disk_bytes);
     cli_json_real(&json, "seconds", r->seconds);
     cli_json_end(&json);
 }
 
 static void print_text(const infer_options *values, const weft_infer_files_result *r) {
-    char peak[32];
+    char peak[32], tiers[CLI_TIERS];
     cli_say(stdout, "%s: [", values->output);
     for (int d = 0; d < r->rank; d++)
         cli_say(stdout, "%s%lld", d ? ", " : "", (long long)r->shape[d]);
     cli_say(stdout, "] of %s\n", r->checkpoint);
-    cli_say(stdout, "%d device%s, at most %s each, %.2f s\n", r->devices,
+    cli_say(stdout, "%d device%s, at most %s%s each, %.2f s\n", r->devices,
             r->devices == 1 ? "" : "s", cli_bytes((double)r->predicted_peak_bytes, peak),
-            r->seconds);
+            cli_tiers(r->host_bytes, r->disk_bytes, tiers), r->seconds);
 }
 
 /* The signal that asked to stop, 0 for none. Nothing is left of a file or folder that is not
@@ -73,7 +76,7 @@ static int compute(weft_world *world, int rank, const weft_job *job, const void 
     const infer_options *values = context;
     const weft_infer_files files =
         WEFT_STRUCT(weft_infer_files, .checkpoint = values->checkpoint, .input = values->input,
-                    .output = values->output, .batch = values->rows,
+                    .output = values->output, .batch = values->rows, .memory = values->memory,
                     .events = {.note = cli_trained_note, .stop = asked(rank)});
     weft_infer_files_result result;
     const weft_status status = weft_infer_files_run(world, job, &files, &result);
@@ -100,16 +103,33 @@ static int export(weft_world *world, int rank, const weft_job *job, const void *
     return code;
 }
 
-/* One word: an exported folder. */
-static int run_exported(const cli_verb *verb, infer_options *values, const char *folder) {
+/* Of the words, the one without the sign is an exported folder, or there is only one word. */
+static bool is_exported(int count, char **words) {
+    const char *folder = NULL;
+    int plain = 0;
+    for (int i = 0; i < count; i++) {
+        if (strchr(words[i], '=')) continue;
+        folder = words[i];
+        plain++;
+    }
+    if (count == 1 || plain != 1) return count == 1;
+    char path[4096];
+    const int bytes = snprintf(path, sizeof path, "%s/exported.json", folder);
+    return bytes > 0 && bytes < (int)sizeof path && !access(path, F_OK);
+}
+
+static int run_exported(const cli_verb *verb, infer_options *values, int count, char **words) {
     const cli_job_source *source = &values->source;
-    if (strchr(folder, '='))
+    const cli_memory_words how = {.planned = true, .place = "folder", .hint = ""};
+    int code = cli_trained_memory(verb, count, words, how, &values->memory);
+    if (code != CLI_DONE) return code;
+    if (strchr(words[0], '='))
         return cli_usage(verb, "%s needs a job and a checkpoint, or an exported folder",
                          verb->name);
     if (values->export || values->rows || source->devices || source->plan)
         return cli_usage(verb, "an exported folder has its devices, plan and rows: an export, and "
                                "options that set them, need a job and a checkpoint");
-    values->checkpoint = folder;
+    values->checkpoint = words[0];
     return cli_exported_run(compute, values);
 }
 
@@ -119,7 +139,11 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (!cli_parse(verb, count, words, &values, &left, &code)) return code;
     if (values.export ? values.input || values.output : !values.input || !values.output)
         return cli_usage(verb, "infer needs --input FILE and --out FILE, or --export FOLDER");
-    if (left == 1) return run_exported(verb, &values, words[0]);
+    if (is_exported(left, words)) {
+        code = run_exported(verb, &values, left, words);
+        weft_job_free(values.memory);
+        return code;
+    }
     code = cli_trained_words(verb, left, words, &values.source, &values.checkpoint);
     return code == CLI_DONE ? cli_trained_run(&values.source, "weft infer",
                                               values.export ? export : compute, &values)
@@ -133,12 +157,12 @@ const cli_verb cli_infer = {
              "[--devices N] [--plan FILE] [--json]\n"
              "       weft infer JOB.yaml CHECKPOINT --export FOLDER [key=value ...] [--rows N] "
              "[--devices N] [--plan FILE]\n"
-             "       weft infer FOLDER --input X.npy --out Y.npy [--json]",
+             "       weft infer FOLDER [key=value ...] --input X.npy --out Y.npy [--json]",
     .example = "weft infer job.yaml run --input tokens.npy --out logits.npy",
     .notes =
         "The job says how: precision and plan. CHECKPOINT is the directory of a run (its newest\n"
         "good step is taken), one of its steps, or a Hugging Face directory. FOLDER is what\n"
-        "--export wrote.\n"
+        "--export wrote; its keys are memory.disk.path, memory.disk.size and device.memory.\n"
         "Started by weft launch, mpirun, srun or torchrun: one device for each process.",
     .options = options,
     .run = run,

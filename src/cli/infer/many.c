@@ -43,7 +43,8 @@ static int generate(weft_world *world, const weft_plan *plan, const char *checkp
     const weft_generator_options open = WEFT_STRUCT(
         weft_generator_options, .threads = (int)values->threads, .tokenizer = values->tokenizer,
         .devices = (int)values->devices, .plan = plan, .world = world, .precision = values->dtype,
-        .rows = count && count < rows ? count : rows, .prompts = prompts, .prompt_count = count);
+        .memory = values->memory, .rows = count && count < rows ? count : rows, .prompts = prompts,
+        .prompt_count = count);
     weft_generate_options how = cli_generate_how(values);
     how.context = &m;
     if (weft_generator_open(checkpoint, &open, &g) < 0) return cli_failed_rank(rank);

@@ -1,6 +1,7 @@
 /* Verbs that use a trained model: their words, their job, their processes. */
 #include "cli/infer/trained.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 int cli_trained_words(const cli_verb *verb, int count, char **words, cli_job_source *source,
@@ -19,6 +20,52 @@ int cli_trained_words(const cli_verb *verb, int count, char **words, cli_job_sou
     *out_checkpoint = words[last];
     for (int i = last; i + 1 < count; i++) words[i] = words[i + 1];
     return cli_job_words(verb, count - 1, words, source);
+}
+
+static bool is_of_memory(const char *word, bool offload) {
+    static const char *const keys[] = {"memory.disk.path", "memory.disk.size", "device.memory",
+                                       "memory.offload"};
+    const size_t length = strcspn(word, "=");
+    for (int i = 0; i < 3 + offload; i++)
+        if (strlen(keys[i]) == length && !strncmp(word, keys[i], length)) return true;
+    return false;
+}
+
+/* An empty list of entries before the words: then a directory may stay without an entry. */
+static int load_memory(const cli_verb *verb, int count, char **words, const cli_memory_words *how,
+                       weft_job **out) {
+    static char none[] = "memory.offload=[]";
+    cli_job_source source = {.path = NULL};
+    char **all = calloc((size_t)count + 1, sizeof *all);
+    if (!all) return cli_complain("out of memory");
+    all[0] = none;
+    memcpy(all + 1, words, (size_t)count * sizeof *all);
+    const int first = how->planned ? 0 : 1;
+    int code = cli_job_words(verb, count + 1 - first, all + first, &source);
+    if (code == CLI_DONE && source.path)
+        code = cli_usage(verb, "%s takes one %s; '%s' is one word too many%s", verb->name,
+                         how->place, source.path, how->hint);
+    if (code == CLI_DONE && source.overrides) code = cli_job_load(&source, out);
+    free(all);
+    return code;
+}
+
+int cli_trained_memory(const cli_verb *verb, int count, char **words, cli_memory_words how,
+                       weft_job **out) {
+    int place = 0;
+    *out = NULL;
+    while (place < count && strchr(words[place], '=')) place++;
+    if (count == 1 || place == count) place = 0; /* a path may have the sign, too */
+    char *first = words[place];
+    memmove(words + 1, words, (size_t)place * sizeof *words);
+    words[0] = first;
+    for (int i = 1; i < count; i++)
+        if (strchr(words[i], '=') && !is_of_memory(words[i], how.offload))
+            return cli_usage(verb,
+                             "'%s': the keys here are %smemory.disk.path, memory.disk.size and "
+                             "device.memory",
+                             words[i], how.offload ? "memory.offload, " : "");
+    return count > 1 ? load_memory(verb, count - 1, words + 1, &how, out) : CLI_DONE;
 }
 
 void cli_trained_note(void *context, const char *text) {

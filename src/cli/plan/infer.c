@@ -15,6 +15,7 @@ static void print_json(const weft_infer_report *r) {
         cli_json_integer(&json, "peak_bytes", r->ranks[k].peak_bytes);
         cli_json_integer(&json, "weight_bytes", r->ranks[k].weight_bytes);
         cli_json_integer(&json, "program_bytes", r->ranks[k].program_bytes);
+        cli_tiers_json(&json, r->ranks[k].host_bytes, r->ranks[k].disk_bytes);
         cli_json_close(&json, '}');
     }
     cli_json_close(&json, ']');
@@ -60,21 +61,23 @@ static void print_tensors(const weft_infer_report *r) {
 }
 
 static bool same(const weft_infer_rank *a, const weft_infer_rank *b) {
-    return a->peak_bytes == b->peak_bytes && a->weight_bytes == b->weight_bytes;
+    return a->peak_bytes == b->peak_bytes && a->weight_bytes == b->weight_bytes &&
+           a->host_bytes == b->host_bytes && a->disk_bytes == b->disk_bytes;
 }
 
 /* Ranks that follow each other and are equal are one line. */
 static void print_ranks(const weft_infer_report *r) {
-    char peak[32], weights[32];
+    char peak[32], weights[32], tiers[CLI_TIERS];
     for (int k = 0, next; k < r->devices; k = next) {
         for (next = k + 1; next < r->devices && same(&r->ranks[k], &r->ranks[next]);) next++;
         if (next == k + 1)
             cli_say(stdout, "rank %d", k);
         else
             cli_say(stdout, "ranks %d to %d, each", k, next - 1);
-        cli_say(stdout, ": at most %s, of these weights and states %s\n",
+        cli_say(stdout, ": at most %s, of these weights and states %s%s\n",
                 cli_bytes((double)r->ranks[k].peak_bytes, peak),
-                cli_bytes((double)r->ranks[k].weight_bytes, weights));
+                cli_bytes((double)r->ranks[k].weight_bytes, weights),
+                cli_tiers(r->ranks[k].host_bytes, r->ranks[k].disk_bytes, tiers));
     }
 }
 
