@@ -16,7 +16,7 @@ extern "C" {
 
 /* Seconds of a step, summed over all ranks in detail. */
 typedef struct weft_audit_line {
-    const char *name; /* of an op, or of a kind of transfers */
+    const char *name; /* of an op, of a kind of transfers, or of copies: "fetch from disk" */
     double calls;     /* of a step */
     double predicted_seconds, measured_seconds;
 } weft_audit_line;
@@ -32,10 +32,11 @@ typedef struct weft_audit_rank {
 /* What the time of a run goes into. */
 typedef enum weft_audit_cause {
     WEFT_AUDIT_COMPUTE,     /* kernels */
-    WEFT_AUDIT_OVERHEAD,    /* steps outside of kernels and transfers */
+    WEFT_AUDIT_OVERHEAD,    /* steps outside of kernels, transfers and copies */
     WEFT_AUDIT_TRANSFERS,   /* waits for transfers within a stage, and for the ranks that share them
                              */
     WEFT_AUDIT_PIPELINE,    /* waits for other stages */
+    WEFT_AUDIT_COPIES,      /* waits for copies between device memory and a lower tier */
     WEFT_AUDIT_DATA,        /* waits for samples */
     WEFT_AUDIT_CHECKPOINTS, /* saving that stops the run */
     WEFT_AUDIT_VALIDATION,
@@ -76,13 +77,16 @@ typedef struct weft_audit {
     double error;                               /* predicted / measured - 1 */
     double spread;                              /* of the middle half of the steps, over the
                                                    median */
-    double other_seconds; /* measured on the busiest rank, outside of kernels and transfers */
+    double other_seconds; /* measured on the busiest rank, outside of kernels, transfers and copies
+                           */
     weft_audit_line *ops, *transfers; /* the one with most measured time first */
     int op_count, transfer_count;
     weft_audit_rank *ranks; /* in detail: the first 64 */
     int rank_count;
     weft_audit_verdict verdict;
     void *owner;
+    weft_audit_line *copies; /* between device memory and lower tiers, alike in order */
+    int copy_count;
 } weft_audit;
 
 /** Judge the measurement of a run. If the run had a machine, also compare it with the prediction,

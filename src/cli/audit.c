@@ -73,6 +73,7 @@ static void print_json(const weft_audit *a) {
     cli_json_real(&json, "other_seconds", a->other_seconds);
     add_lines(&json, "ops", a->ops, a->op_count);
     add_lines(&json, "transfers", a->transfers, a->transfer_count);
+    add_lines(&json, "copies", a->copies, a->copy_count);
     cli_json_array(&json, "ranks");
     for (int i = 0; i < a->rank_count; i++) {
         const weft_audit_rank *r = &a->ranks[i];
@@ -185,8 +186,10 @@ static void print_text(const weft_audit *a) {
             a->devices == 1 ? "" : "s", (long long)a->steps, 100 * a->spread);
     print_lines("op, all ranks", a, a->ops, a->op_count);
     print_lines("transfers, all ranks", a, a->transfers, a->transfer_count);
+    print_lines("copies, all ranks", a, a->copies, a->copy_count);
     print_ranks(a);
-    cli_say(stdout, "outside of kernels and transfers: %.3f ms\n\n", a->other_seconds * 1e3);
+    cli_say(stdout, "outside of kernels, transfers and copies: %.3f ms\n\n",
+            a->other_seconds * 1e3);
     cli_say_bold(stdout, "verdict\n");
     cli_say(stdout, "%s", a->verdict.text);
 }

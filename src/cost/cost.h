@@ -39,6 +39,7 @@
 
 #include "graph/op.h"
 #include "layout/transfer.h"
+#include "device/location.h"
 #include "topo/model.h"
 
 /* Sizes of a product: `batch` products of rows x depth by depth x columns. */
@@ -66,6 +67,13 @@ double wefti_node_model_seconds(const wefti_machine_model *machine, const weft_n
                                 const wefti_cost *cost);
 /* Copies of `bytes` within the device: read and written. */
 double wefti_copy_seconds(const wefti_machine_model *machine, double bytes);
+/* The machine's rates of a tier below device memory. */
+const wefti_tier_rates *wefti_tier_rates_of(const wefti_machine_model *machine, wefti_space tier);
+/* A copy between device memory and a tier, at the machine's rate of the tier. Where that is
+ * unknown, a copy to host memory is like one within the device, and the disk has an assumed rate.
+ * The ranks of a host share its disk: it serves all of them at the same time. */
+double wefti_tier_seconds(const wefti_machine_model *machine, wefti_space tier, wefti_tier_way way,
+                          double bytes, int32_t ranks);
 
 /* The devices that communicate at the same time: a stage's mesh. */
 typedef struct wefti_active {

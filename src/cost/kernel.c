@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "cost/cost.h"
+#include "device/disk.h"
 
 /* Smaller tiles, as parts of the large one, and the part of its rate that they reach. Assumed: a
  * tile of half the elements loads 1.5 times as much per element. */
@@ -86,6 +87,28 @@ double wefti_copy_seconds(const wefti_machine_model *m, double bytes) {
     const wefti_device_model *d = &m->device;
     return corrected(d, "copy", WEFTI_ARITHMETIC_F32, 2 * bytes,
                      d->launch_seconds.value + memory_seconds(d, 2 * bytes));
+}
+
+/* ---- copies to and from lower tiers ---- */
+
+/* Bytes/s of a disk that the machine says nothing about. */
+#define ASSUMED_DISK_RATE 1e9
+
+const wefti_tier_rates *wefti_tier_rates_of(const wefti_machine_model *m, wefti_space tier) {
+    return tier == WEFTI_SPACE_DISK ? &m->device.disk_bytes_per_second
+                                    : &m->device.host_bytes_per_second;
+}
+
+double wefti_tier_seconds(const wefti_machine_model *m, wefti_space tier, wefti_tier_way way,
+                          double bytes, int32_t ranks) {
+    const wefti_tier_rates *rates = wefti_tier_rates_of(m, tier);
+    const bool disk = tier == WEFTI_SPACE_DISK;
+    const int32_t here = wefti_model_per_host(m);
+    const int32_t sharing = !disk ? 1 : here < ranks ? here : ranks;
+    if (!rates->source && !disk) return wefti_copy_seconds(m, bytes);
+    const double block = disk && bytes > WEFTI_DISK_BLOCK ? WEFTI_DISK_BLOCK : bytes;
+    const double rate = rates->source ? wefti_tier_rate(rates, way, block) : ASSUMED_DISK_RATE;
+    return bytes * sharing / rate;
 }
 
 /* ---- nodes ---- */

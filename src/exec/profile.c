@@ -16,20 +16,22 @@ struct wefti_profile {
     int32_t *base[WEFTI_SECTIONS];  /* [steps of the section]: entry of the step's routine; -1: no
                                        call */
     const wefti_instruction **code; /* [kernels] */
-    int32_t kernels, transfers;     /* entries of each, in this order */
-    profile_sum *now;               /* [entries] */
-    float *ring;                    /* [WEFTI_PROFILE_STEPS][entries]: seconds */
-    float *processor;               /* alike: of these, on a processor */
-    float *under_way;               /* [WEFTI_PROFILE_STEPS][transfers] */
-    bool one_thread;                /* the device computes in the thread that reads the clocks */
-    int64_t *calls;                 /* [entries], of all steps */
-    int64_t steps;                  /* that have ended */
+    const wefti_step **copies;      /* [moves]: a step that posts it; NULL: it is a transfer */
+    int32_t kernels, transfers, moves; /* entries of each, in this order */
+    profile_sum *now;                  /* [entries] */
+    float *ring;                       /* [WEFTI_PROFILE_STEPS][entries]: seconds */
+    float *processor;                  /* alike: of these, on a processor */
+    float *under_way;                  /* [WEFTI_PROFILE_STEPS][transfers] */
+    bool one_thread;                   /* the device computes in the thread that reads the clocks */
+    int64_t *calls;                    /* [entries], of all steps */
+    int64_t steps;                     /* that have ended */
 };
 
 void wefti_profile_destroy(wefti_profile *p) {
     if (!p) return;
     for (int s = 0; s < WEFTI_SECTIONS; s++) wefti_free(p->base[s]);
     wefti_free(p->code);
+    wefti_free(p->copies);
     wefti_free(p->now);
     wefti_free(p->ring);
     wefti_free(p->processor);
@@ -65,12 +67,28 @@ static weft_status find_bases(wefti_profile *p) {
     return status;
 }
 
+static void find_copies(wefti_profile *p) {
+    const wefti_program *program = p->program;
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
+        for (int32_t i = 0; i < program->step_count[s]; i++) {
+            const wefti_step *step = &program->steps[s][i];
+            if (step->kind == WEFTI_STEP_POST && wefti_step_copy(program, step))
+                p->copies[step->move] = step;
+        }
+}
+
+static int32_t entries_of(const wefti_profile *p) {
+    return p->kernels + p->transfers + p->moves;
+}
+
 static weft_status fill(wefti_profile *p) {
     const wefti_program *program = p->program;
     for (int32_t r = 0; r < program->routine_count; r++)
         p->kernels += program->routines[r]->code_count;
     p->transfers = program->partition ? wefti_partition_transfers(program->partition) : 0;
-    const size_t entries = (size_t)p->kernels + (size_t)p->transfers + 1;
+    p->moves = program->move_count;
+    const size_t entries = (size_t)entries_of(p) + 1;
+    p->copies = wefti_calloc((size_t)p->moves + 1, sizeof *p->copies);
     p->code = wefti_calloc((size_t)p->kernels + 1, sizeof *p->code);
     p->now = wefti_calloc(entries, sizeof *p->now);
     p->ring = wefti_calloc(entries * WEFTI_PROFILE_STEPS, sizeof *p->ring);
@@ -78,12 +96,14 @@ static weft_status fill(wefti_profile *p) {
     p->under_way =
         wefti_calloc(((size_t)p->transfers + 1) * WEFTI_PROFILE_STEPS, sizeof *p->under_way);
     p->calls = wefti_calloc(entries, sizeof *p->calls);
-    WEFT_REQUIRE(p->code && p->now && p->ring && p->processor && p->under_way && p->calls,
+    WEFT_REQUIRE(p->code && p->copies && p->now && p->ring && p->processor && p->under_way &&
+                     p->calls,
                  WEFT_E_NOMEM, "no memory to measure steps of %d kernels", p->kernels);
     int32_t at = 0;
     for (int32_t r = 0; r < program->routine_count; r++)
         for (int32_t k = 0; k < program->routines[r]->code_count; k++)
             p->code[at++] = &program->routines[r]->code[k];
+    find_copies(p);
     return find_bases(p);
 }
 
@@ -143,14 +163,20 @@ void wefti_profile_add_transfer(wefti_profile *p, int32_t transfer, wefti_profil
     sum->calls++;
 }
 
+void wefti_profile_add_copy(wefti_profile *p, int32_t move, wefti_profile_moment begin, bool ends) {
+    profile_sum *sum = &p->now[p->kernels + p->transfers + move];
+    (void)add_part(p, sum, begin);
+    sum->calls += ends;
+}
+
 void wefti_profile_end_step(wefti_profile *p) {
-    const int32_t entries = p->kernels + p->transfers;
+    const int32_t entries = entries_of(p);
     const int64_t row = p->steps;
     if (row == WEFTI_PROFILE_STEPS) return;
     for (int32_t i = 0; i < entries; i++) {
         p->ring[row * entries + i] = (float)((double)p->now[i].ns * 1e-9);
         p->processor[row * entries + i] = (float)((double)p->now[i].processor * 1e-9);
-        if (i >= p->kernels)
+        if (i >= p->kernels && i < p->kernels + p->transfers)
             p->under_way[row * p->transfers + i - p->kernels] =
                 (float)((double)p->now[i].under_way * 1e-9);
         p->calls[i] += p->now[i].calls;
@@ -161,12 +187,16 @@ void wefti_profile_end_step(wefti_profile *p) {
 
 /* ---- reading ---- */
 
+const wefti_program *wefti_profile_program(const wefti_profile *p) {
+    return p->program;
+}
+
 int64_t wefti_profile_steps(const wefti_profile *p) {
     return p->steps;
 }
 
 int32_t wefti_profile_entries(const wefti_profile *p) {
-    return p->kernels + p->transfers;
+    return entries_of(p);
 }
 
 /* The mean of a column over chosen rows. */
@@ -186,12 +216,16 @@ void wefti_profile_entry(const wefti_profile *p, uint64_t steps, int32_t index,
                          wefti_profile_time *out) {
     const int64_t count = wefti_profile_steps(p);
     const int32_t transfer = index - p->kernels;
-    const int32_t width = p->kernels + p->transfers;
+    const int32_t width = entries_of(p);
     *out = (wefti_profile_time){.seconds = mean(p->ring, width, index, steps, count),
                                 .processor = mean(p->processor, width, index, steps, count),
                                 .calls = p->steps ? (double)p->calls[index] / (double)p->steps : 0};
     if (transfer < 0) {
         out->x = p->code[index];
+        return;
+    }
+    if (transfer >= p->transfers) {
+        out->copy = p->copies[transfer - p->transfers];
         return;
     }
     out->transfer = wefti_partition_transfer(p->program->partition, transfer);

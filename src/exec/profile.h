@@ -1,9 +1,9 @@
-/* The times of a program's kernels and transfers, step by step. A rank's device adds to its profile
- * while it runs; between steps the session ends each step. The last WEFTI_PROFILE_STEPS steps
- * count.
+/* The times of a program's kernels, transfers and copies between spaces, step by step. A rank's
+ * device adds to its profile while it runs; between steps the session ends each step. The last
+ * WEFTI_PROFILE_STEPS steps count.
  *
- * An entry is an instruction of a routine, in the order of routines, or a transfer of the
- * partition. An instruction that several calls run has one entry. */
+ * An entry is an instruction of a routine, in the order of routines, a transfer of the partition,
+ * or a move of the program. An instruction that several calls run has one entry. */
 #ifndef WEFTI_PROFILE_H
 #define WEFTI_PROFILE_H
 
@@ -15,13 +15,16 @@ typedef struct wefti_profile wefti_profile;
 
 /* What one entry took, per step. */
 typedef struct wefti_profile_time {
-    const wefti_instruction *x;     /* NULL: a transfer */
-    const wefti_transfer *transfer; /* NULL: a kernel, a copy or an addition */
-    double seconds;                 /* the mean over steps of the time in it; of transfers: of the
-                                       rank's posts and waits */
-    double processor;               /* of `seconds`: the time on a processor; 0: not known */
-    double under_way;               /* transfers: of the time from posts to ends of waits */
-    double calls;                   /* the mean of how often it ran */
+    /* One of three: a kernel, or a copy or an addition within a space; a transfer; the step that
+     * posts a copy between spaces. */
+    const wefti_instruction *x;
+    const wefti_transfer *transfer;
+    const wefti_step *copy;
+    double seconds;   /* the mean over steps of the time in it; of transfers and
+                         copies between spaces: of the rank's posts and waits */
+    double processor; /* of `seconds`: the time on a processor; 0: not known */
+    double under_way; /* transfers: of the time from posts to ends of waits */
+    double calls;     /* the mean of how often it ran */
 } wefti_profile_time;
 
 /* The program must live longer than the profile. */
@@ -32,6 +35,7 @@ void wefti_rank_device_profile(wefti_rank_device *device, wefti_profile *profile
 /* Ends a step. */
 void wefti_profile_end_step(wefti_profile *profile);
 
+const wefti_program *wefti_profile_program(const wefti_profile *profile);
 int64_t wefti_profile_steps(const wefti_profile *profile); /* that count */
 int32_t wefti_profile_entries(const wefti_profile *profile);
 /* Means over the steps whose bits in `steps` are set; the first measured step has bit 0. */
@@ -57,5 +61,8 @@ void wefti_profile_add(wefti_profile *profile, int32_t entry, wefti_profile_mome
  * posted; else 0. */
 void wefti_profile_add_transfer(wefti_profile *profile, int32_t transfer,
                                 wefti_profile_moment begin, int64_t posted);
+/* A part of the time of a copy between spaces, by its index in the program's moves. */
+void wefti_profile_add_copy(wefti_profile *profile, int32_t move, wefti_profile_moment begin,
+                            bool ends);
 
 #endif

@@ -165,17 +165,27 @@ static weft_status begin_post(wefti_rank_device *d, wefti_binding *b, const weft
     return post(d, b, wefti_step_transfer_of(b->program, step), from, to);
 }
 
+/* Posts a copy between spaces or waits for it, and measures. */
+static weft_status run_copy(wefti_rank_device *d, const wefti_program *p, const wefti_step *step) {
+    const bool posts = step->kind == WEFTI_STEP_POST;
+    const bool measures = wefti_profile_is_of(d->profile, p);
+    wefti_profile_moment begin = {0};
+    if (measures) begin = wefti_profile_now(d->profile);
+    WEFT_TRY(posts ? wefti_post_copy(d, wefti_step_copy(p, step), step) : wefti_wait_copy(d, step));
+    if (measures) wefti_profile_add_copy(d->profile, step->move, begin, !posts);
+    return WEFT_OK;
+}
+
 weft_status wefti_run_post(wefti_rank_device *d, const wefti_program *p, wefti_binding *b,
                            const wefti_step *step) {
-    const wefti_program_move *copy = wefti_step_copy(p, step);
-    if (copy) return wefti_post_copy(d, copy, step);
+    if (wefti_step_copy(p, step)) return run_copy(d, p, step);
     return name_transfer(begin_post(d, b, step), b, step, NULL);
 }
 
 weft_status wefti_run_wait(wefti_rank_device *d, const wefti_program *p, wefti_binding *b,
                            const wefti_step *step) {
     int64_t posted;
-    if (wefti_step_copy(p, step)) return wefti_wait_copy(d, step);
+    if (wefti_step_copy(p, step)) return run_copy(d, p, step);
     WEFT_TRY(name_transfer(await(d, b, wefti_step_transfer_of(p, step), &posted), b, step, NULL));
     if (d->trace) trace_transfer(d, b, step, NULL, posted);
     return WEFT_OK;

@@ -12,7 +12,7 @@ const char *wefti_phase_text(const wefti_step *step) {
 }
 
 const char *wefti_copy_text(const wefti_step *step) {
-    return wefti_location_space(step->args[1]) == WEFTI_SPACE_DEVICE ? "fetch" : "store";
+    return wefti_step_fetches(step) ? "fetch" : "store";
 }
 
 const char *wefti_section_text(wefti_section section) {

@@ -242,6 +242,10 @@ static inline wefti_space wefti_step_tier(const wefti_step *copy) {
                       b = wefti_location_space(copy->args[1]);
     return a > b ? a : b;
 }
+/* Whether a copy goes to device memory. */
+static inline bool wefti_step_fetches(const wefti_step *copy) {
+    return wefti_location_space(copy->args[1]) == WEFTI_SPACE_DEVICE;
+}
 /* The transfer that a POST begins or a WAIT ends, as its index in the partition; -1: it is a copy.
  */
 static inline int32_t wefti_step_transfer_of(const wefti_program *p, const wefti_step *step) {

@@ -158,7 +158,4 @@ void wefti_sim_repeat_begin(wefti_sim *sim);
 weft_status wefti_sim_repeat_at(wefti_sim *sim, const wefti_sim_rank *rank) WEFT_CHECKED;
 void wefti_sim_repeat_free(wefti_sim *sim);
 
-/* The rates of a tier below device memory (setup.c). */
-const wefti_tier_rates *wefti_sim_tier(const wefti_sim *sim, wefti_space tier);
-
 #endif

@@ -291,7 +291,8 @@ static weft_status post_copy(wefti_sim *sim, wefti_sim_rank *r, wefti_sim_copy *
     copied->cause[cause_of_tier(c->tier)] += c->duration;
     c->end[c->posted++ % WEFTI_COMM_DEPTH] = *copied;
     sim->events++;
-    if (wefti_sim_tier(sim, c->tier)->spends_cores) wait_until(r, c->tier, copied);
+    if (wefti_tier_rates_of(sim->options->machine, c->tier)->spends_cores)
+        wait_until(r, c->tier, copied);
     return WEFT_OK;
 }
 

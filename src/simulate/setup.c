@@ -4,11 +4,7 @@
 
 #include "base/digest/digest.h"
 #include "base/map/map.h"
-#include "device/disk.h"
 #include "simulate/parts.h"
-
-/* Bytes/s of a disk that the machine says nothing about. */
-#define ASSUMED_DISK_RATE 1e9
 
 static void *make(const wefti_sim *sim, int64_t count, size_t bytes) {
     return wefti_arena_alloc(sim->arena, (size_t)(count + 1) * bytes);
@@ -204,30 +200,10 @@ static weft_status time_transfers(wefti_sim *sim, wefti_sim_rank *r, const group
 
 /* ---- copies between spaces ---- */
 
-const wefti_tier_rates *wefti_sim_tier(const wefti_sim *sim, wefti_space tier) {
-    const wefti_device_model *device = &sim->options->machine->device;
-    return tier == WEFTI_SPACE_DISK ? &device->disk_bytes_per_second
-                                    : &device->host_bytes_per_second;
-}
-
-/* At the machine's rate of the tier. Where that is unknown, a copy to host memory is like one
- * within the device, and the disk has an assumed rate. The ranks of a host share its disk: it
- * serves all of them at the same time. */
 static double copy_seconds(const wefti_sim *sim, const wefti_program *p, const wefti_step *post) {
-    const wefti_machine_model *machine = sim->options->machine;
-    const wefti_space tier = wefti_step_tier(post);
-    const wefti_tier_rates *rates = wefti_sim_tier(sim, tier);
-    const bool reads = wefti_location_space(post->args[1]) == WEFTI_SPACE_DEVICE;
-    const double bytes = (double)p->moves[post->move].bytes;
-    const int32_t here = wefti_model_per_host(machine);
-    const int32_t sharing = tier != WEFTI_SPACE_DISK ? 1 : here < sim->world ? here : sim->world;
-    if (!rates->source && tier != WEFTI_SPACE_DISK) return wefti_copy_seconds(machine, bytes);
-    const double block =
-        tier == WEFTI_SPACE_DISK && bytes > WEFTI_DISK_BLOCK ? WEFTI_DISK_BLOCK : bytes;
-    const double rate =
-        rates->source ? wefti_tier_rate(rates, reads ? WEFTI_TIER_READ : WEFTI_TIER_WRITE, block)
-                      : ASSUMED_DISK_RATE;
-    return bytes * sharing / rate;
+    return wefti_tier_seconds(sim->options->machine, wefti_step_tier(post),
+                              wefti_step_fetches(post) ? WEFTI_TIER_READ : WEFTI_TIER_WRITE,
+                              (double)p->moves[post->move].bytes, sim->world);
 }
 
 /* All posts of a move copy the same way. */

@@ -132,7 +132,7 @@ for tier in host disk; do
     expect 0 "audited-$tier" train $job machine=v100 checkpoint.dir=audited-$tier
     expect 0 "\"${tier}_bytes\": $kept" audit audited-$tier --json
     json out
-    expect 0 "$tier" audit audited-$tier
+    expect 0 "fetch from $tier" audit audited-$tier
     expect 0 "$facts" plan job.yaml model.vocab=256 --check plan.json --json
     # shellcheck disable=SC2086
     expect 0 "\"${tier}_bytes\"|\"${tier}_moved_bytes\"" plan $job parallel.mode=auto --devices 2 --json

@@ -185,7 +185,7 @@ static const char *factor_name(const wefti_run_record_row *row) {
 
 /* Kernels with the same key and the same size have one factor. */
 static bool same_factor(const wefti_run_record_row *a, const wefti_run_record_row *b) {
-    return !b->transfer && !strcmp(factor_name(a), factor_name(b)) &&
+    return b->kind == WEFTI_RUN_RECORD_KERNEL && !strcmp(factor_name(a), factor_name(b)) &&
            a->arithmetic == b->arithmetic &&
            (a->product ? a->flops == b->flops : a->bytes == b->bytes);
 }
@@ -208,7 +208,7 @@ static int assert_factors(const wefti_run_record *r, const wefti_machine_model *
             const wefti_run_record_row *row = &r->measured.ranks[i].rows.items[k];
             double known = 0, computed = 0;
             const double work = row->product ? row->flops : row->bytes;
-            if (row->transfer || work < 1) continue;
+            if (row->kind != WEFTI_RUN_RECORD_KERNEL || work < 1) continue;
             for (int32_t n = 0; n < r->measured.count; n++)
                 for (int64_t l = 0; l < r->measured.ranks[n].rows.count; l++) {
                     const wefti_run_record_row *other = &r->measured.ranks[n].rows.items[l];
@@ -230,7 +230,7 @@ static void assert_scaled(const wefti_run_record *r, const wefti_machine_model *
     for (int32_t i = 0; i < r->measured.count; i++)
         for (int64_t k = 0; k < r->measured.ranks[i].rows.count; k++) {
             const wefti_run_record_row *row = &r->measured.ranks[i].rows.items[k];
-            if (row->transfer || row->product) continue;
+            if (row->kind != WEFTI_RUN_RECORD_KERNEL || row->product) continue;
             known += row->seconds;
             computed += row->calls * formula_of(m, row);
         }
@@ -405,7 +405,7 @@ static const weft_train_part clocks[CLOCKS] = {WEFT_TRAIN_PART_BUILDING, WEFT_TR
 typedef struct made_rank {
     double part[CLOCKS];
     double linear_us; /* of each of 10 calls */
-    double all_reduce, send;
+    double waits[3];  /* for all-reduces, for sends, and for copies from the disk */
 } made_rank;
 
 /* Judges a run of 10 steps of 100 ms. */
@@ -431,8 +431,10 @@ static weft_audit *judged(const char *job, const made_rank *ranks, int count) {
                        "\"seconds\": %.9g}, {\"transfer\": \"all_reduce\", \"members\": 2, "
                        "\"level\": 0, \"bytes\": 1e3, \"calls\": 1, \"seconds\": %.9g}, "
                        "{\"transfer\": \"send\", \"members\": 2, \"level\": 0, \"bytes\": 1e3, "
-                       "\"calls\": 1, \"seconds\": %.9g}]}",
-                       10e-6 * ranks[r].linear_us, ranks[r].all_reduce, ranks[r].send);
+                       "\"calls\": 1, \"seconds\": %.9g}, {\"move\": \"fetch from disk\", "
+                       "\"bytes\": 4e3, \"calls\": 2, \"seconds\": %.9g}]}",
+                       10e-6 * ranks[r].linear_us, ranks[r].waits[0], ranks[r].waits[1],
+                       ranks[r].waits[2]);
     }
     wefti_text_add(&text, "]}");
     char *data = wefti_text_take(&text);
@@ -468,48 +470,54 @@ static void verdicts_follow_from_records(void **state) {
         const char *setting;
         double share, at_most;
     } cases[] = {{job,
-                  {{0.2, 0, 0.9, 0.1, 0}, 9000, 0.01, 0},
+                  {{0.2, 0, 0.9, 0.1, 0}, 9000, {0.01, 0}},
                   WEFT_AUDIT_COMPUTE,
                   "train.precision=bf16",
                   0.9 / 1.2,
                   0.45 / 1.2},
                  {pipe,
-                  {{0, 0, 0.9, 0.1, 0}, 9000, 0.01, 0},
+                  {{0, 0, 0.9, 0.1, 0}, 9000, {0.01, 0}},
                   WEFT_AUDIT_COMPUTE,
                   "parallel.devices=4",
                   0.9,
                   0.45},
                  {job,
-                  {{0, 0, 0.9, 0.1, 0}, 3000, 0.01, 0},
+                  {{0, 0, 0.9, 0.1, 0}, 3000, {0.01, 0}},
                   WEFT_AUDIT_OVERHEAD,
                   "train.batch=16",
                   0.6,
                   0.3},
                  {job,
-                  {{0, 0, 0.3, 0.7, 0}, 3000, 0.07, 0},
+                  {{0, 0, 0.3, 0.7, 0}, 3000, {0.07, 0}},
                   WEFT_AUDIT_TRANSFERS,
                   "train.batch=16 train.accumulate=4",
                   0.7,
                   0.35},
                  {pipe,
-                  {{0, 0, 0.3, 0.7, 0}, 3000, 0.01, 0.06},
+                  {{0, 0, 0.3, 0.7, 0}, 3000, {0.01, 0.06}},
                   WEFT_AUDIT_PIPELINE,
                   "parallel.pipeline.microbatches=8",
                   0.6,
                   0.6 * (1 - (3.0 / 11) / (3.0 / 7))},
                  {job,
-                  {{0, 0.6, 0.3, 0.1, 0}, 3000, 0.01, 0},
+                  {{0, 0.6, 0.3, 0.1, 0}, 3000, {0.01, 0}},
                   WEFT_AUDIT_DATA,
                   "data.path=LOCAL_COPY",
                   0.6,
                   0.6},
                  {job,
-                  {{0, 0, 0.3, 0.1, 0.6}, 3000, 0.01, 0},
+                  {{0, 0, 0.3, 0.1, 0.6}, 3000, {0.01, 0}},
                   WEFT_AUDIT_CHECKPOINTS,
                   "checkpoint.sliced=true",
                   0.6,
                   0.3},
-                 {job, {{0.9, 0, 0.05, 0.05, 0}, 500, 0.005, 0}, WEFT_AUDIT_START, "", 0.9, 0}};
+                 {job,
+                  {{0, 0, 1, 0, 0}, 3000, {0, 0, 0.05}},
+                  WEFT_AUDIT_COPIES,
+                  "train.batch=16 train.accumulate=4",
+                  0.5,
+                  0.25},
+                 {job, {{0.9, 0, 0.05, 0.05, 0}, 500, {0.005, 0}}, WEFT_AUDIT_START, "", 0.9, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const made_rank ranks[2] = {cases[i].rank, cases[i].rank};
         weft_audit *a = judged(cases[i].job, ranks, 2);
@@ -535,8 +543,8 @@ static void a_slow_rank_is_named(void **state) {
     (void)state;
     made_rank ranks[4];
     for (int r = 0; r < 4; r++)
-        ranks[r] = r == 2 ? (made_rank){{0, 0, 0.9, 0.1, 0}, 9000, 0.01, 0}
-                          : (made_rank){{0, 0, 0.6, 0.4, 0}, 6000, 0.04, 0};
+        ranks[r] = r == 2 ? (made_rank){{0, 0, 0.9, 0.1, 0}, 9000, {0.01, 0}}
+                          : (made_rank){{0, 0, 0.6, 0.4, 0}, 6000, {0.04, 0}};
     weft_audit *a = judged("\"batch\": 8, \"microbatches\": 2, \"stages\": 1", ranks, 4);
     assert_int_equal(a->verdict.slow_rank, 2);
     assert_close(a->verdict.slowness, 1.5, 1e-6, "slowness");

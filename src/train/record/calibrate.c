@@ -1,6 +1,7 @@
 /* Corrects a machine file by what a run measured: weft_audit_calibrate (weft/audit.h).
  *
- * 1. step_seconds becomes the time that the busiest rank spent outside of kernels and transfers.
+ * 1. step_seconds becomes the time that the busiest rank spent outside of kernels, transfers and
+ * copies to and from lower tiers.
  * 2. The curves of products and of memory are scaled, so that the sums over all kernels are right.
  *    Ops that the run did not have are thus corrected too. A machine that has factors of ops keeps
  *    its curves, since the factors belong to them.
@@ -50,7 +51,7 @@ static weft_status collect(const wefti_run_record *r, wefti_run_record_rows *out
             row.seconds = sharing > 1 && row.processor > 0 ? row.processor : row.seconds / sharing;
             const double net = row.seconds - row.calls * launch;
             row.seconds = net > 0.1 * row.seconds ? net : 0.1 * row.seconds;
-            if (!row.transfer) WEFT_TRY(wefti_run_record_add(out, &row));
+            if (row.kind == WEFTI_RUN_RECORD_KERNEL) WEFT_TRY(wefti_run_record_add(out, &row));
         }
     return WEFT_OK;
 }
@@ -215,9 +216,9 @@ static weft_status set_factors(const wefti_run_record_rows *rows, wefti_machine_
 static bool ranks_are_equal(const wefti_run_record *r) {
     const wefti_run_record_rank *first = r->predicted.ranks;
     for (int32_t i = 1; i < r->predicted.count; i++)
-        for (int transfers = 0; transfers < 2; transfers++) {
-            const double a = wefti_run_record_seconds(&first->rows, transfers);
-            const double b = wefti_run_record_seconds(&first[i].rows, transfers);
+        for (int kind = 0; kind < WEFTI_RUN_RECORD_COPY; kind++) {
+            const double a = wefti_run_record_seconds(&first->rows, (wefti_run_record_kind)kind);
+            const double b = wefti_run_record_seconds(&first[i].rows, (wefti_run_record_kind)kind);
             if (!(a <= 1.1 * b && b <= 1.1 * a)) return false;
         }
     return true;
@@ -241,23 +242,22 @@ static double seconds_of_call(const wefti_run_record *r, const wefti_run_record_
     return calls > 0 && ranks_are_equal(r) ? sum / calls : least;
 }
 
-/* Seconds of a step outside of kernels and transfers, on the busiest rank. */
+/* Seconds of a step outside of kernels, transfers and copies, on the busiest rank. */
 static double rest_of(const wefti_run_record *r) {
     double busiest = 0;
     for (int32_t i = 0; i < r->measured.count; i++) {
         const wefti_run_record_rows *rows = &r->measured.ranks[i].rows;
-        const double busy =
-            wefti_run_record_seconds(rows, false) + wefti_run_record_seconds(rows, true);
+        const double busy = wefti_run_record_busy(rows);
         if (busy > busiest) busiest = busy;
     }
     const double rest = r->measured.step_seconds - busiest;
     return rest > 0 ? rest : 0;
 }
 
-static double processor_seconds(const wefti_run_record_rows *rows, bool transfers) {
+static double processor_seconds(const wefti_run_record_rows *rows, wefti_run_record_kind kind) {
     double sum = 0;
     for (int64_t i = 0; i < rows->count; i++)
-        if (rows->items[i].transfer == transfers) sum += rows->items[i].processor;
+        if (rows->items[i].kind == kind) sum += rows->items[i].processor;
     return sum;
 }
 
@@ -270,10 +270,10 @@ static double own_part(const wefti_run_record *r) {
     if (sharing <= 1) return 1;
     for (int32_t i = 0; i < r->measured.count; i++) {
         const wefti_run_record_rows *rows = &r->measured.ranks[i].rows;
-        const double kernels = processor_seconds(rows, false),
-                     least = processor_seconds(rows, true);
+        const double kernels = processor_seconds(rows, WEFTI_RUN_RECORD_KERNEL),
+                     least = processor_seconds(rows, WEFTI_RUN_RECORD_TRANSFER);
         if (rows->count && !(kernels > 0)) return 1; /* not known */
-        waits += wefti_run_record_seconds(rows, true);
+        waits += wefti_run_record_seconds(rows, WEFTI_RUN_RECORD_TRANSFER);
         own += equal && share - kernels > least ? share - kernels : least;
     }
     return waits > 0 && own < waits ? own / waits : 1;
@@ -289,7 +289,7 @@ static void add_transfers(const wefti_run_record *r, const wefti_run_record_rows
                           level_seconds *levels) {
     for (int64_t k = 0; k < rows->count; k++) {
         const wefti_run_record_row *row = &rows->items[k];
-        if (!row->transfer || row->level >= WEFTI_LEVELS_MAX) continue;
+        if (row->kind != WEFTI_RUN_RECORD_TRANSFER || row->level >= WEFTI_LEVELS_MAX) continue;
         const double part = r->machine->level[row->level].moved_in_waits ? own_part(r) : 1;
         const double seconds = part * seconds_of_call(r, row);
         levels[row->level].all += row->seconds;

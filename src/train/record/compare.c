@@ -211,10 +211,16 @@ static const wefti_run_record_rank *prediction_of(const wefti_run_record *record
     return measured->rank < p->detailed ? &p->ranks[p->class_of[measured->rank]] : NULL;
 }
 
-double wefti_run_record_seconds(const wefti_run_record_rows *rows, bool transfers) {
+double wefti_run_record_seconds(const wefti_run_record_rows *rows, wefti_run_record_kind kind) {
     double sum = 0;
     for (int64_t i = 0; i < rows->count; i++)
-        if (rows->items[i].transfer == transfers) sum += rows->items[i].seconds;
+        if (rows->items[i].kind == kind) sum += rows->items[i].seconds;
+    return sum;
+}
+
+double wefti_run_record_busy(const wefti_run_record_rows *rows) {
+    double sum = 0;
+    for (int64_t i = 0; i < rows->count; i++) sum += rows->items[i].seconds;
     return sum;
 }
 
@@ -242,9 +248,9 @@ static weft_status add_line(wefti_arena *arena, audit_lines *lines, const wefti_
 }
 
 static weft_status add_rows(wefti_arena *arena, const wefti_run_record_rows *rows, bool measured,
-                            audit_lines lines[2]) {
+                            audit_lines lines[WEFTI_RUN_RECORD_KINDS]) {
     for (int64_t i = 0; i < rows->count; i++)
-        WEFT_TRY(add_line(arena, &lines[rows->items[i].transfer], &rows->items[i], measured));
+        WEFT_TRY(add_line(arena, &lines[rows->items[i].kind], &rows->items[i], measured));
     return WEFT_OK;
 }
 
@@ -255,7 +261,8 @@ static int compare_lines(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-static weft_status compare_ranks(const wefti_run_record *r, weft_audit *out, audit_lines lines[2]) {
+static weft_status compare_ranks(const wefti_run_record *r, weft_audit *out,
+                                 audit_lines lines[WEFTI_RUN_RECORD_KINDS]) {
     double busiest = 0;
     WEFT_NEW_ARRAY(out->ranks, weft_audit_rank, r->measured.count);
     for (int32_t i = 0; i < r->measured.count; i++) {
@@ -264,16 +271,17 @@ static weft_status compare_ranks(const wefti_run_record *r, weft_audit *out, aud
         if (!r->machine && m->rows.count > 0) p = &nothing;
         if (!p) continue;
         weft_audit_rank *rank = &out->ranks[out->rank_count++];
-        *rank = (weft_audit_rank){.rank = m->rank,
-                                  .predicted_peak_bytes = p->peak_bytes,
-                                  .observed_peak_bytes = m->peak_bytes,
-                                  .host_bytes = p->host_bytes,
-                                  .disk_bytes = p->disk_bytes,
-                                  .predicted_kernels = wefti_run_record_seconds(&p->rows, false),
-                                  .measured_kernels = wefti_run_record_seconds(&m->rows, false),
-                                  .predicted_waits = p->waits,
-                                  .measured_waits = wefti_run_record_seconds(&m->rows, true)};
-        const double busy = rank->measured_kernels + rank->measured_waits;
+        *rank = (weft_audit_rank){
+            .rank = m->rank,
+            .predicted_peak_bytes = p->peak_bytes,
+            .observed_peak_bytes = m->peak_bytes,
+            .host_bytes = p->host_bytes,
+            .disk_bytes = p->disk_bytes,
+            .predicted_kernels = wefti_run_record_seconds(&p->rows, WEFTI_RUN_RECORD_KERNEL),
+            .measured_kernels = wefti_run_record_seconds(&m->rows, WEFTI_RUN_RECORD_KERNEL),
+            .predicted_waits = p->waits,
+            .measured_waits = wefti_run_record_seconds(&m->rows, WEFTI_RUN_RECORD_TRANSFER)};
+        const double busy = wefti_run_record_busy(&m->rows);
         if (busy > busiest) busiest = busy;
         WEFT_TRY(add_rows(out->owner, &p->rows, false, lines));
         WEFT_TRY(add_rows(out->owner, &m->rows, true, lines));
@@ -284,7 +292,7 @@ static weft_status compare_ranks(const wefti_run_record *r, weft_audit *out, aud
 }
 
 static weft_status compare(const wefti_run_record *r, weft_audit *out) {
-    audit_lines lines[2] = {{NULL, 0, 0}};
+    audit_lines lines[WEFTI_RUN_RECORD_KINDS] = {{NULL, 0, 0}};
     const double measured = r->measured.step_seconds;
     if (r->machine) (void)snprintf(out->machine, sizeof out->machine, "%s", r->predicted.machine);
     out->devices = r->machine ? (int)r->predicted.devices : (int)r->measured.count;
@@ -294,13 +302,15 @@ static weft_status compare(const wefti_run_record *r, weft_audit *out) {
     out->error = r->machine ? out->predicted_seconds / measured - 1 : NAN;
     out->spread = (r->measured.third_quartile - r->measured.first_quartile) / measured;
     weft_status status = compare_ranks(r, out, lines);
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < WEFTI_RUN_RECORD_KINDS; k++)
         if (lines[k].count)
             qsort(lines[k].items, (size_t)lines[k].count, sizeof *lines[k].items, compare_lines);
     out->ops = lines[0].items;
     out->op_count = (int)lines[0].count;
     out->transfers = lines[1].items;
     out->transfer_count = (int)lines[1].count;
+    out->copies = lines[2].items;
+    out->copy_count = (int)lines[2].count;
     return status < 0 ? status : wefti_run_judge(&r->measured, out->owner, &out->verdict);
 }
 
@@ -348,6 +358,7 @@ void weft_audit_free(weft_audit *audit) {
     if (!audit) return;
     wefti_free(audit->ops);
     wefti_free(audit->transfers);
+    wefti_free(audit->copies);
     wefti_free(audit->ranks);
     wefti_arena_destroy(audit->owner);
     wefti_free(audit);

@@ -44,8 +44,9 @@ typedef struct wefti_run_record {
 
 weft_status wefti_run_record_open(const char *directory, wefti_run_record *out) WEFT_CHECKED;
 void wefti_run_record_close(wefti_run_record *record); /* also after a failure */
-/* Seconds of all kernels, or of all transfers. */
-double wefti_run_record_seconds(const wefti_run_record_rows *rows, bool transfers);
+/* Seconds of all rows of a kind, and of all kinds. */
+double wefti_run_record_seconds(const wefti_run_record_rows *rows, wefti_run_record_kind kind);
+double wefti_run_record_busy(const wefti_run_record_rows *rows);
 
 /* judge.c: the verdict on a measurement: a pure function of it. Texts lie in `arena`. */
 weft_status wefti_run_judge(const wefti_run_record_side *measured, wefti_arena *arena,

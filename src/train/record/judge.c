@@ -13,6 +13,7 @@ const char *weft_audit_cause_text(weft_audit_cause cause) {
                                                              "outside of kernels",
                                                          [WEFT_AUDIT_TRANSFERS] = "transfers",
                                                          [WEFT_AUDIT_PIPELINE] = "pipeline bubble",
+                                                         [WEFT_AUDIT_COPIES] = "copies",
                                                          [WEFT_AUDIT_DATA] = "data",
                                                          [WEFT_AUDIT_CHECKPOINTS] = "checkpoints",
                                                          [WEFT_AUDIT_VALIDATION] = "validation",
@@ -54,7 +55,8 @@ static const weft_audit_cause cause_of[WEFT_TRAIN_PARTS] = {
 static double sends_of(const wefti_run_record_rows *rows) {
     double sum = 0;
     for (int64_t i = 0; i < rows->count; i++)
-        if (rows->items[i].transfer && !strcmp(rows->items[i].name, "send"))
+        if (rows->items[i].kind == WEFTI_RUN_RECORD_TRANSFER &&
+            !strcmp(rows->items[i].name, "send"))
             sum += rows->items[i].seconds;
     return sum;
 }
@@ -63,8 +65,9 @@ static double sends_of(const wefti_run_record_rows *rows) {
  * and transfers divide. */
 static void add_rank(const wefti_run_record_side *m, const wefti_run_record_rank *r,
                      double sum[WEFT_AUDIT_CAUSES]) {
-    const double kernels = wefti_run_record_seconds(&r->rows, false),
-                 waits = wefti_run_record_seconds(&r->rows, true);
+    const double kernels = wefti_run_record_seconds(&r->rows, WEFTI_RUN_RECORD_KERNEL),
+                 waits = wefti_run_record_seconds(&r->rows, WEFTI_RUN_RECORD_TRANSFER),
+                 copies = wefti_run_record_seconds(&r->rows, WEFTI_RUN_RECORD_COPY);
     double own[WEFT_AUDIT_CAUSES] = {0}, all = 0, steps = m->step_seconds - waits;
     for (int p = 0; p < WEFT_TRAIN_PARTS; p++) {
         own[cause_of[p]] += r->parts[p];
@@ -78,7 +81,9 @@ static void add_rank(const wefti_run_record_side *m, const wefti_run_record_rank
     }
     if (kernels > 0 && steps > kernels) {
         const double outside = own[WEFT_AUDIT_COMPUTE] * (1 - kernels / steps);
-        own[WEFT_AUDIT_OVERHEAD] += outside;
+        const double copying = own[WEFT_AUDIT_COMPUTE] * (copies / steps);
+        own[WEFT_AUDIT_COPIES] += copying < outside ? copying : outside;
+        own[WEFT_AUDIT_OVERHEAD] += copying < outside ? outside - copying : 0;
         own[WEFT_AUDIT_COMPUTE] -= outside;
     }
     if (waits > 0) {
@@ -138,7 +143,7 @@ static void find_slow(judgement *j) {
         double own = 0, others = 0;
         for (int64_t k = 0; k < r->rows.count; k++) {
             const wefti_run_record_row *row = &r->rows.items[k];
-            if (row->transfer) continue;
+            if (row->kind != WEFTI_RUN_RECORD_KERNEL) continue;
             own += row->seconds;
             others += row->calls * usual(j->m, row);
         }
@@ -164,19 +169,20 @@ static double percent(const judgement *j, weft_audit_cause c) {
     return 100 * j->out->share[c];
 }
 
-/* The op, or the kind of transfers, that takes most of its kind, over all ranks. */
-static const char *largest(const wefti_run_record_side *m, bool transfers, double *out_part) {
+/* The op, or the kind of transfers or copies, that takes most of its kind, over all ranks. */
+static const char *largest(const wefti_run_record_side *m, wefti_run_record_kind kind,
+                           double *out_part) {
     const char *name = "";
     double all = 0, most = 0;
     for (int32_t i = 0; i < m->count; i++)
         for (int64_t k = 0; k < m->ranks[i].rows.count; k++) {
             const wefti_run_record_row *row = &m->ranks[i].rows.items[k];
             double sum = 0;
-            if (row->transfer != transfers) continue;
+            if (row->kind != kind) continue;
             all += row->seconds;
             for (int32_t n = 0; n < m->count; n++)
                 for (int64_t l = 0; l < m->ranks[n].rows.count; l++)
-                    if (m->ranks[n].rows.items[l].transfer == transfers &&
+                    if (m->ranks[n].rows.items[l].kind == kind &&
                         !strcmp(m->ranks[n].rows.items[l].name, row->name))
                         sum += m->ranks[n].rows.items[l].seconds;
             if (sum <= most) continue;
@@ -189,7 +195,7 @@ static const char *largest(const wefti_run_record_side *m, bool transfers, doubl
 
 static weft_status on_compute(judgement *j) {
     double part;
-    const char *op = largest(j->m, false, &part);
+    const char *op = largest(j->m, WEFTI_RUN_RECORD_KERNEL, &part);
     const double share = j->out->share[WEFT_AUDIT_COMPUTE];
     const bool bf16 = j->m->facts.bf16;
     return advise(
@@ -209,9 +215,22 @@ static weft_status on_overhead(judgement *j) {
                       j->m->step_seconds * 1e3, percent(j, WEFT_AUDIT_OVERHEAD)));
 }
 
+static weft_status on_copies(judgement *j) {
+    double part;
+    const char *copy = largest(j->m, WEFTI_RUN_RECORD_COPY, &part);
+    const wefti_run_facts *f = &j->m->facts;
+    return advise(j, WEFT_AUDIT_COPIES, j->out->share[WEFT_AUDIT_COPIES] / 2,
+                  SAY("train.batch=%lld train.accumulate=%lld", 2 * (long long)f->batch,
+                      2 * (long long)(f->microbatches > 0 ? f->microbatches : 1)),
+                  SAY("Ranks wait %.0f %% of the time for copies to and from lower tiers, of that "
+                      "%.0f %% to %s. Optimizer states are moved once a step, however many "
+                      "microbatches it has. memory.offload can also name less.",
+                      percent(j, WEFT_AUDIT_COPIES), part, copy));
+}
+
 static weft_status on_transfers(judgement *j) {
     double part;
-    const char *kind = largest(j->m, true, &part);
+    const char *kind = largest(j->m, WEFTI_RUN_RECORD_TRANSFER, &part);
     const wefti_run_facts *f = &j->m->facts;
     return advise(j, WEFT_AUDIT_TRANSFERS, j->out->share[WEFT_AUDIT_TRANSFERS] / 2,
                   SAY("train.batch=%lld train.accumulate=%lld", 2 * (long long)f->batch,
@@ -305,6 +324,7 @@ static weft_status find_advice(judgement *j) {
         [WEFT_AUDIT_OVERHEAD] = on_overhead,
         [WEFT_AUDIT_TRANSFERS] = on_transfers,
         [WEFT_AUDIT_PIPELINE] = on_pipeline,
+        [WEFT_AUDIT_COPIES] = on_copies,
         [WEFT_AUDIT_DATA] = on_data,
         [WEFT_AUDIT_CHECKPOINTS] = on_checkpoints,
         [WEFT_AUDIT_VALIDATION] = on_validation,

@@ -8,9 +8,9 @@
 #include "cost/cost.h"
 
 bool wefti_run_record_same(const wefti_run_record_row *a, const wefti_run_record_row *b) {
-    return a->transfer == b->transfer && a->product == b->product &&
-           a->arithmetic == b->arithmetic && a->members == b->members && a->flops == b->flops &&
-           a->bytes == b->bytes && !strcmp(a->name, b->name);
+    return a->kind == b->kind && a->product == b->product && a->arithmetic == b->arithmetic &&
+           a->members == b->members && a->flops == b->flops && a->bytes == b->bytes &&
+           !strcmp(a->name, b->name);
 }
 
 weft_status wefti_run_record_add(wefti_run_record_rows *rows, const wefti_run_record_row *row) {
@@ -48,14 +48,24 @@ static wefti_run_record_row row_of_kernel(const wefti_instruction *x) {
 
 static wefti_run_record_row row_of_transfer(const wefti_transfer *t) {
     return (wefti_run_record_row){.name = wefti_transfer_kind_text(t->kind),
-                                  .transfer = true,
+                                  .kind = WEFTI_RUN_RECORD_TRANSFER,
                                   .members = t->members,
                                   .bytes = (double)wefti_transfer_bytes(t)};
+}
+
+static wefti_run_record_row row_of_copy(const wefti_program *p, const wefti_step *step) {
+    static const char *const names[2][2] = {{"store to host", "fetch from host"},
+                                            {"store to disk", "fetch from disk"}};
+    return (wefti_run_record_row){
+        .name = names[wefti_step_tier(step) == WEFTI_SPACE_DISK][wefti_step_fetches(step)],
+        .kind = WEFTI_RUN_RECORD_COPY,
+        .bytes = (double)p->moves[step->move].bytes};
 }
 
 typedef struct row_walk {
     const wefti_program *program;
     const wefti_machine_model *machine;
+    int32_t ranks;
     double sharing;
     wefti_run_record_rows *out;
 } row_walk;
@@ -80,8 +90,20 @@ static weft_status add_transfer(const row_walk *p, int32_t index, double calls) 
     return wefti_run_record_add(p->out, &row);
 }
 
+static weft_status add_copy(const row_walk *p, const wefti_step *step, double calls) {
+    wefti_run_record_row row = row_of_copy(p->program, step);
+    row.calls = calls;
+    row.seconds =
+        calls * wefti_tier_seconds(p->machine, wefti_step_tier(step),
+                                   wefti_step_fetches(step) ? WEFTI_TIER_READ : WEFTI_TIER_WRITE,
+                                   row.bytes, p->ranks);
+    return wefti_run_record_add(p->out, &row);
+}
+
 static weft_status add_step(const row_walk *p, const wefti_step *step, double calls) {
-    if (step->kind == WEFTI_STEP_POST && !wefti_step_copy(p->program, step))
+    if (step->kind == WEFTI_STEP_POST && wefti_step_copy(p->program, step))
+        return add_copy(p, step, calls);
+    if (step->kind == WEFTI_STEP_POST)
         return add_transfer(p, wefti_step_transfer_of(p->program, step), calls);
     for (int32_t k = step->from; step->kind == WEFTI_STEP_CALL && k < step->to; k++) {
         const wefti_instruction *x = &step->routine->code[k];
@@ -101,7 +123,7 @@ static int64_t runs_of(const wefti_program *p, int section, int32_t microbatches
 weft_status wefti_run_record_predicted(const wefti_program *program,
                                        const wefti_machine_model *machine, int32_t microbatches,
                                        int32_t ranks, wefti_run_record_rows *out) {
-    const row_walk p = {program, machine, wefti_model_sharing(machine, ranks), out};
+    const row_walk p = {program, machine, ranks, wefti_model_sharing(machine, ranks), out};
     for (int s = 0; s < WEFTI_SECTIONS; s++) {
         const int64_t runs = runs_of(program, s, microbatches);
         for (int32_t i = 0; i < program->step_count[s] && runs > 0; i++) {
@@ -118,7 +140,9 @@ weft_status wefti_run_record_measured(const wefti_profile *profile, uint64_t ste
         wefti_profile_time t;
         wefti_profile_entry(profile, steps, i, &t);
         if (t.calls <= 0) continue;
-        wefti_run_record_row row = t.x ? row_of_kernel(t.x) : row_of_transfer(t.transfer);
+        wefti_run_record_row row = t.x      ? row_of_kernel(t.x)
+                                   : t.copy ? row_of_copy(wefti_profile_program(profile), t.copy)
+                                            : row_of_transfer(t.transfer);
         row.calls = t.calls;
         row.seconds = t.seconds;
         row.processor = t.processor;
@@ -135,16 +159,19 @@ static void add_real(wefti_text *out, const char *key, double value) {
     wefti_json_real(out, value);
 }
 
+/* The key of a row's name. */
+static const char *const words[WEFTI_RUN_RECORD_KINDS] = {"op", "transfer", "move"};
+
 void wefti_run_record_rows_print(const wefti_run_record_rows *rows, wefti_text *out) {
     wefti_text_add(out, "[");
     for (int64_t i = 0; i < rows->count; i++) {
         const wefti_run_record_row *r = &rows->items[i];
-        wefti_text_add(out, "%s\n      {\"%s\": ", i ? "," : "", r->transfer ? "transfer" : "op");
+        wefti_text_add(out, "%s\n      {\"%s\": ", i ? "," : "", words[r->kind]);
         wefti_json_quote(out, r->name);
-        if (r->transfer) {
+        if (r->kind == WEFTI_RUN_RECORD_TRANSFER) {
             add_real(out, "members", r->members);
             add_real(out, "level", r->level);
-        } else {
+        } else if (r->kind == WEFTI_RUN_RECORD_KERNEL) {
             wefti_text_add(out, ", \"arithmetic\": \"%s\", \"product\": %s",
                            wefti_arithmetic_text(r->arithmetic), r->product ? "true" : "false");
             add_real(out, "flops", r->flops);
@@ -193,8 +220,10 @@ static weft_status read_kernel(const wefti_json *object, wefti_run_record_row *r
 
 static weft_status read_row(const wefti_json *object, wefti_run_record_row *r) {
     double members = 0, level = 0;
-    r->transfer = wefti_json_get(object, "transfer") != NULL;
-    if (r->transfer) {
+    while (r->kind < WEFTI_RUN_RECORD_COPY && !wefti_json_get(object, words[r->kind])) r->kind++;
+    if (r->kind == WEFTI_RUN_RECORD_COPY) {
+        WEFT_TRY(wefti_json_text(object, words[r->kind], &r->name));
+    } else if (r->kind == WEFTI_RUN_RECORD_TRANSFER) {
         WEFT_TRY(wefti_json_text(object, "transfer", &r->name));
         WEFT_TRY(wefti_run_record_real(object, "members", &members));
         WEFT_TRY(wefti_run_record_real(object, "level", &level));

@@ -1,4 +1,5 @@
-/* What a step takes on one rank, by equal kernels and equal transfers: predicted or measured. */
+/* What a step takes on one rank, by equal kernels, transfers and copies between spaces: predicted
+ * or measured. */
 #ifndef WEFTI_RUN_RECORD_ROWS_H
 #define WEFTI_RUN_RECORD_ROWS_H
 
@@ -9,15 +10,25 @@
 /* Ranks with rows of their own; further ranks have only their memory. */
 enum { WEFTI_RUN_RECORD_RANKS = 64 };
 
+typedef enum wefti_run_record_kind {
+    WEFTI_RUN_RECORD_KERNEL,
+    WEFTI_RUN_RECORD_TRANSFER,
+    WEFTI_RUN_RECORD_COPY, /* between device memory and a lower tier */
+    WEFTI_RUN_RECORD_KINDS
+} wefti_run_record_kind;
+
 typedef struct wefti_run_record_row {
-    const char *name;            /* of the op; "copy", "add"; or the kind of a transfer */
-    bool transfer, product;      /* product: its limit is the rate of products */
+    wefti_run_record_kind kind;
+    const char *name;            /* of the op; "copy", "add"; the kind of a transfer; "fetch from
+                                    disk" */
+    bool product;                /* its limit is the rate of products */
     wefti_arithmetic arithmetic; /* of kernels */
     int32_t members;             /* of transfers */
     int32_t level;               /* of predicted transfers: the machine's level of links */
     double flops, bytes;         /* of one call; transfers: bytes that the rank receives */
     double calls;                /* of a step */
-    double seconds;              /* of all calls of a step; transfers: of posts and waits */
+    double seconds;              /* of all calls of a step; transfers and copies: of posts and
+                                    waits */
     double processor;            /* measured: of `seconds`, on a processor; 0: not known */
     double under_way;            /* transfers: from posts to ends of waits; predicted: 0 */
 } wefti_run_record_row;
