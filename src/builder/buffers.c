@@ -192,16 +192,26 @@ static void widen_packed(wefti_emitter *b) {
 static weft_status place_transient(wefti_emitter *b, wefti_space space, int64_t *out) {
     wefti_lifetime *life;
     WEFT_NEW_ARRAY(life, wefti_lifetime, b->buffer_count + 1);
-    int64_t count = 0;
-    for (int64_t i = 0; i < b->buffer_count; i++)
-        if (is_placed(&b->buffers[i], space)) life[count++] = b->buffers[i].life;
+    int64_t count = 0, end = 0;
+    for (int64_t i = 0; i < b->buffer_count; i++) {
+        if (!is_placed(&b->buffers[i], space)) continue;
+        life[count] = b->buffers[i].life;
+        if (space == WEFTI_SPACE_DISK) /* no two buffers share a block */
+            life[count].bytes = wefti_round_up(life[count].bytes, WEFTI_DISK_ALIGNMENT);
+        count++;
+    }
     weft_status status = wefti_place(life, count, out);
 #ifdef WEFT_DEBUG_CHECKS
     if (status == WEFT_OK) status = wefti_place_check(life, count, *out);
 #endif
     count = 0;
-    for (int64_t i = 0; i < b->buffer_count && status == WEFT_OK; i++)
-        if (is_placed(&b->buffers[i], space)) b->buffers[i].life.offset = life[count++].offset;
+    for (int64_t i = 0; i < b->buffer_count && status == WEFT_OK; i++) {
+        wefti_lifetime *x = &b->buffers[i].life;
+        if (!is_placed(&b->buffers[i], space)) continue;
+        x->offset = life[count++].offset;
+        if (x->bytes && x->offset + x->bytes > end) end = x->offset + x->bytes;
+    }
+    *out = end;
     for (int64_t i = 0; i < b->buffer_count; i++) /* parts come after the whole */
         if (b->buffers[i].of >= 0)
             b->buffers[i].life.offset =

@@ -126,7 +126,7 @@ static weft_status bind_root_values(wefti_emitter *b) {
         }
         bool param = info->kind == WEFTI_VALUE_PARAM;
         const wefti_space space =
-            param ? wefti_tier_space(b, WEFT_OFFLOAD_PARAMETERS, v) : WEFTI_SPACE_DEVICE;
+            param ? wefti_tier_space(b, WEFT_OFFLOAD_PARAMETERS, info->name) : WEFTI_SPACE_DEVICE;
         WEFT_TRY(wefti_build_persistent(b, info->name,
                                         param ? WEFTI_TENSOR_PARAM : WEFTI_TENSOR_STATE, space,
                                         &info->desc, b->part ? &b->dec->sharding[v].storage : NULL,
@@ -160,7 +160,8 @@ static void reset_micro(wefti_emitter *b, int32_t micro) {
         b->micro[micro].gradient[v] = -1;
         b->micro[micro].started[v] = false;
     }
-    for (int32_t k = 0; k < b->dec->call_count; k++) b->micro[micro].saved[k] = -1;
+    for (int32_t k = 0; k < b->dec->call_count; k++)
+        b->micro[micro].saved[k] = b->micro[micro].kept[k] = -1;
 }
 
 /* Finds the call that follows call k when a microbatch runs from end to end. */
@@ -339,6 +340,8 @@ static weft_status new_tables(wefti_emitter *b) {
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->output_buffer));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_buffer));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_move));
+    for (int i = 0; i < 2; i++)
+        WEFT_TRY(wefti_new_indices(b->scratch, b->dec->call_count, &b->saved_move[i]));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_piece));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->state_kept));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_gradient));
@@ -364,6 +367,7 @@ static weft_status new_tables(wefti_emitter *b) {
         WEFT_TRY(wefti_new_indices(b->scratch, values, &x->gradient));
         WEFT_TRY(wefti_new_array(b->scratch, values, sizeof(bool), &x->started));
         WEFT_TRY(wefti_new_indices(b->scratch, b->dec->call_count, &x->saved));
+        WEFT_TRY(wefti_new_indices(b->scratch, b->dec->call_count, &x->kept));
         WEFT_TRY(wefti_new_array(b->scratch, b->dec->call_count, sizeof(int32_t *), &x->crossed));
     }
     return WEFT_OK;
@@ -451,6 +455,7 @@ static weft_status emit_program(wefti_decisions *dec, wefti_program **out) {
                        .root = dec->root,
                        .part = dec->part,
                        .next_call = -1,
+                       .storing = -1,
                        .scalars = -1,
                        .one = -1,
                        .norms = -1};

@@ -45,6 +45,7 @@ typedef struct wefti_micro {
     int32_t *gradient; /* per root value: buffer of its gradient, -1 */
     bool *started;     /* some step has written to it */
     int32_t *saved;    /* per call: buffer of its saved block, -1 */
+    int32_t *kept;     /* per call: buffer of that block in a tier below device memory, -1 */
     int32_t **crossed; /* per call: buffers of the values that the first part of a split backward
                           pass leaves for the second */
 } wefti_micro;
@@ -156,6 +157,9 @@ typedef struct wefti_emitter {
     int32_t *output_buffer;            /* per root value that is a named output: its buffer, -1 */
     int32_t *param_buffer;             /* per root value: buffer of a parameter or state, -1 */
     int32_t *param_move;     /* per root value: the move that fetches a parameter, -1: none yet */
+    int32_t *saved_move[2];  /* per call: the move that stores its saved block, and the one that
+                                fetches it, -1: none yet */
+    int32_t storing;         /* the buffer into which a saved block is being stored, -1: none */
     int32_t *param_piece;    /* per root value: buffer of the optimizer's piece of a parameter,
                                 if the piece is not contiguous in the parameter's buffer; else -1 */
     int32_t *param_gradient; /* per root value: buffer in which a parameter's gradient
@@ -334,12 +338,23 @@ weft_status wefti_update_call(wefti_emitter *b, wefti_section s, int32_t value, 
 bool wefti_same_shape(const weft_desc *a, const weft_desc *b);
 
 /* tiers.c */
-/* The memory in which the plan keeps `what` of a parameter. */
-wefti_space wefti_tier_space(const wefti_emitter *b, weft_offload what, int32_t value);
+/* The memory in which the plan keeps `what` of a parameter or of a call. */
+wefti_space wefti_tier_space(const wefti_emitter *b, weft_offload what, const char *name);
 /* Whether a buffer lies in a tier below device memory. */
 bool wefti_tier_below(const wefti_emitter *b, int32_t buffer);
 /* Begins to copy a parameter that lies there to a new buffer of device memory. */
 weft_status wefti_tier_fetch(wefti_emitter *b, wefti_section s, int32_t value,
+                             int32_t *out) WEFT_CHECKED;
+/* What a call's forward pass has saved: begins to store it, behind that pass, if it belongs in a
+ * tier below device memory. Ends the store of the call before. */
+weft_status wefti_saved_store(wefti_emitter *b, wefti_section s, int32_t call,
+                              int32_t micro) WEFT_CHECKED;
+weft_status wefti_saved_stored(wefti_emitter *b, wefti_section s) WEFT_CHECKED; /* ends the store */
+/* Begins to fetch it, if it is there. */
+weft_status wefti_saved_ahead(wefti_emitter *b, wefti_section s, int32_t call,
+                              int32_t micro) WEFT_CHECKED;
+/* The buffer of device memory with it, which is there from now on. */
+weft_status wefti_saved_take(wefti_emitter *b, wefti_section s, int32_t call, int32_t micro,
                              int32_t *out) WEFT_CHECKED;
 /* States and parameters in a tier below device memory are fetched, updated and stored in slices of
  * whole rows, so an update needs no room for whole ones. */

@@ -98,7 +98,8 @@ weft_status wefti_build_forward_call(wefti_emitter *b, wefti_section s, int32_t 
         wefti_build_arg(b, d, r->saved_arg, *saved, 0);
     }
     for (int32_t x = 0; x < r->code_count; x++) b->p->forward_flops += r->code[x].cost.flops;
-    return wefti_build_end(b, d, routine);
+    WEFT_TRY(wefti_build_end(b, d, routine));
+    return wefti_saved_store(b, s, k, micro);
 }
 
 /* Per output of the backward body: the buffer of its gradient, created if missing, and whether the
@@ -179,7 +180,7 @@ weft_status wefti_build_backward_call(wefti_emitter *b, wefti_section s, int32_t
     const weft_node *n = call->node;
     const wefti_cell_grad *grad = wefti_call_grad(b->dec, call, pass);
     int64_t outs = grad->backward->out_count;
-    int32_t *target, *in, routine;
+    int32_t *target, *in, routine, saved = -1;
     uint8_t *accumulate;
     if (outs == 0) return WEFT_OK; /* nothing for this part */
     WEFT_TRY(wefti_new_array(b->scratch, outs, sizeof *target, &target));
@@ -196,6 +197,7 @@ weft_status wefti_build_backward_call(wefti_emitter *b, wefti_section s, int32_t
         WEFT_TRY(crossed_buffers(b, call, k, micro, grad, routine, target));
     wefti_draft_step *d;
     WEFT_TRY(wefti_gather_operands(b, s, k, true, micro, &in));
+    if (r->saved_arg >= 0) WEFT_TRY(wefti_saved_take(b, s, k, micro, &saved));
     WEFT_TRY(wefti_gather_ahead(b, s, b->next_call, b->next_backward));
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_BACKWARD,
                                wefti_build_name(b, "", n->scope), r->args, &d));
@@ -203,9 +205,10 @@ weft_status wefti_build_backward_call(wefti_emitter *b, wefti_section s, int32_t
     for (int64_t i = 0; i < grad->backward->in_count; i++)
         wefti_build_arg(b, d, (int32_t)i, bound_buffer(b, n, k, micro, grad->bindings[i], in), 0);
     for (int64_t o = 0; o < outs; o++) wefti_build_arg(b, d, r->inputs + (int32_t)o, target[o], 0);
-    if (r->saved_arg >= 0) wefti_build_arg(b, d, r->saved_arg, b->micro[micro].saved[k], 0);
+    if (r->saved_arg >= 0) wefti_build_arg(b, d, r->saved_arg, saved, 0);
     for (int32_t x = 0; x < r->code_count; x++) b->p->backward_flops += r->code[x].cost.flops;
-    return wefti_build_end(b, d, routine);
+    WEFT_TRY(wefti_build_end(b, d, routine));
+    return wefti_saved_stored(b, s);
 }
 
 weft_status wefti_build_fused_call(wefti_emitter *b, wefti_section s, int32_t k, int32_t micro) {
@@ -240,5 +243,6 @@ weft_status wefti_build_fused_call(wefti_emitter *b, wefti_section s, int32_t k,
     for (int64_t o = 0; o < outs; o++)
         wefti_build_arg(b, d, r->inputs + n->outputs + (int32_t)o, target[o], 0);
     for (int32_t x = 0; x < r->code_count; x++) b->p->backward_flops += r->code[x].cost.flops;
-    return wefti_build_end(b, d, routine);
+    WEFT_TRY(wefti_build_end(b, d, routine));
+    return wefti_saved_stored(b, s);
 }

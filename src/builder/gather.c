@@ -375,6 +375,8 @@ weft_status wefti_gather_ahead(wefti_emitter *b, wefti_section s, int32_t k, boo
     if (!b->part || !b->spec->plan->overlap || k < 0) return WEFT_OK;
     const weft_node *n = b->dec->calls[k].node;
     WEFT_TRY(fetch_all(b, s, k, backward));
+    if (backward && b->spec->plan->copies <= WEFTI_COMM_DEPTH) /* all copies have one under way */
+        WEFT_TRY(wefti_saved_ahead(b, s, k, b->now_micro));
     WEFT_TRY(post_packed(b, s, k, backward));
     for (int i = 0; i < n->inputs; i++)
         if (reads(b, &b->dec->calls[k], i, backward)) WEFT_TRY(post(b, s, n->in[i], i));

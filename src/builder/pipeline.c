@@ -142,6 +142,7 @@ static weft_status backward_call(wefti_emitter *b, int32_t k, int32_t micro) {
         WEFT_TRY(wefti_build_states(b, WEFTI_SECTION_FIRST, micro, k));
         WEFT_TRY(wefti_build_loss(b, WEFTI_SECTION_FIRST, micro));
     } else {
+        if (b->spec->plan->overlap) WEFT_TRY(wefti_saved_ahead(b, WEFTI_SECTION_FIRST, k, micro));
         WEFT_TRY(receive_gradients(b, k, micro));
         WEFT_TRY(
             wefti_build_backward_call(b, WEFTI_SECTION_FIRST, k, micro,
@@ -187,7 +188,7 @@ static weft_status build_task(wefti_emitter *b, wefti_stage_task_kind kind, int3
         WEFT_TRY(wefti_interleave_end(b, WEFTI_SECTION_FIRST));
         if (!forward) WEFT_TRY(wefti_reduce_completed(b, WEFTI_SECTION_FIRST, k));
     }
-    return WEFT_OK;
+    return wefti_saved_stored(b, WEFTI_SECTION_FIRST);
 }
 
 static weft_status finish_sends(wefti_emitter *b) {

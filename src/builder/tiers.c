@@ -1,6 +1,7 @@
-/* Parameters and optimizer states in a tier below device memory. Steps work on device memory. So a
- * parameter is fetched before a call that reads it (gather.c). What an update changes is fetched
- * before, and stored behind it, in slices. */
+/* Parameters, optimizer states and saved blocks in a tier below device memory. Steps work on device
+ * memory. So a parameter is fetched before a call that reads it (gather.c). What an update changes
+ * is fetched before, and stored behind it, in slices. What a forward pass saves is stored behind
+ * it, and fetched before the backward pass. */
 #include "builder/build.h"
 
 /* ---- copies ---- */
@@ -39,15 +40,15 @@ static weft_status arrive(wefti_emitter *b, wefti_section s, int32_t owner) {
     return WEFT_OK;
 }
 
-static weft_status store(wefti_emitter *b, wefti_section s, wefti_buffer_ref from,
-                         wefti_buffer_ref home, int64_t bytes) {
+/* *move: as in wefti_flight_copy. */
+static weft_status store(wefti_emitter *b, wefti_section s, int32_t owner, wefti_buffer_ref from,
+                         wefti_buffer_ref home, int64_t bytes, int32_t *move) {
     const wefti_flight f = {.use = WEFTI_FLIGHT_STORE,
-                            .owner = -1,
+                            .owner = owner,
                             .name = name_of(b, home),
                             .source = from,
                             .destination = home};
-    int32_t move = -1;
-    return bytes ? wefti_flight_copy(b, s, f, bytes, &move) : WEFT_OK;
+    return bytes ? wefti_flight_copy(b, s, f, bytes, move) : WEFT_OK;
 }
 
 weft_status wefti_tier_finish(wefti_emitter *b, wefti_section s) {
@@ -56,17 +57,86 @@ weft_status wefti_tier_finish(wefti_emitter *b, wefti_section s) {
     return WEFT_OK;
 }
 
+wefti_space wefti_tier_space(const wefti_emitter *b, weft_offload what, const char *name) {
+    static const wefti_space spaces[WEFT_TIERS] = {[WEFT_TIER_DEVICE] = WEFTI_SPACE_DEVICE,
+                                                   [WEFT_TIER_HOST] = WEFTI_SPACE_HOST,
+                                                   [WEFT_TIER_DISK] = WEFTI_SPACE_DISK};
+    return spaces[wefti_plan_tier(b->spec->plan, what, name)];
+}
+
+/* ---- what a forward pass saves for the backward pass ---- */
+
+/* Fewest bytes of a block that moves, unless the plan says it. */
+enum { SAVED_LEAST = 64 << 10 };
+enum { SAVED_STORE, SAVED_FETCH };
+
+/* Whether a call's backward pass comes behind its forward pass, or behind one more pass. Its block
+ * would be fetched before it is stored. */
+static bool returns_soon(const wefti_emitter *b, int32_t k) {
+    const wefti_decisions *dec = b->dec;
+    const weft_plan *plan = b->spec->plan;
+    const int32_t part = dec->calls[k].part;
+    int32_t passes = 0;
+    if (dec->stages > 1 && (plan->pipeline.schedule == WEFT_PIPELINE_GPIPE ||
+                            part + 1 < dec->stages * plan->pipeline.chunks))
+        return false;
+    for (int32_t j = k + 1; j < dec->call_count && passes < 2; j++)
+        if (dec->calls[j].part == part)
+            passes += dec->calls[j].differentiated && !dec->calls[j].fused ? 2 : 1;
+    return passes < 2;
+}
+
+weft_status wefti_saved_stored(wefti_emitter *b, wefti_section s) {
+    if (b->storing < 0) return WEFT_OK;
+    const int32_t i = wefti_flight_find(b, WEFTI_FLIGHT_STORE, b->storing);
+    b->storing = -1;
+    return wefti_flight_wait(b, s, i);
+}
+
+weft_status wefti_saved_store(wefti_emitter *b, wefti_section s, int32_t k, int32_t micro) {
+    const int32_t saved = b->micro[micro].saved[k];
+    int32_t *kept = &b->micro[micro].kept[k];
+    WEFT_TRY(wefti_saved_stored(b, s));
+    if (saved < 0) return WEFT_OK;
+    const wefti_space space = wefti_tier_space(b, WEFT_OFFLOAD_SAVED, b->dec->calls[k].node->scope);
+    const int64_t bytes = b->buffers[saved].life.bytes;
+    if (space == WEFTI_SPACE_DEVICE || returns_soon(b, k) ||
+        bytes < (b->spec->plan->offload.least ? b->spec->plan->offload.least : SAVED_LEAST))
+        return WEFT_OK;
+    WEFT_TRY(wefti_buffer_add(b, bytes, b->buffers[saved].name, kept));
+    b->buffers[*kept].space = space;
+    b->storing = *kept;
+    return store(b, s, *kept, (wefti_buffer_ref){saved, 0}, (wefti_buffer_ref){*kept, 0}, bytes,
+                 &b->saved_move[SAVED_STORE][k]);
+}
+
+weft_status wefti_saved_ahead(wefti_emitter *b, wefti_section s, int32_t k, int32_t micro) {
+    const int32_t kept = b->micro[micro].kept[k];
+    const wefti_flight f = {.use = WEFTI_FLIGHT_SAVED, .owner = kept};
+    int32_t out;
+    if (kept < 0 || wefti_flight_find(b, WEFTI_FLIGHT_SAVED, kept) >= 0) return WEFT_OK;
+    if (b->storing == kept) WEFT_TRY(wefti_saved_stored(b, s));
+    WEFT_TRY(fetch(b, s, f, (wefti_buffer_ref){kept, 0}, b->buffers[kept].life.bytes,
+                   &b->saved_move[SAVED_FETCH][k], &out));
+    b->buffers[out].saved = true;
+    return WEFT_OK;
+}
+
+weft_status wefti_saved_take(wefti_emitter *b, wefti_section s, int32_t k, int32_t micro,
+                             int32_t *out) {
+    const int32_t kept = b->micro[micro].kept[k];
+    *out = b->micro[micro].saved[k];
+    if (kept < 0) return WEFT_OK;
+    WEFT_TRY(wefti_saved_ahead(b, s, k, micro));
+    const int32_t i = wefti_flight_find(b, WEFTI_FLIGHT_SAVED, kept);
+    *out = b->flights[i].destination.buffer;
+    return wefti_flight_wait(b, s, i);
+}
+
 /* ---- the slices of an update ---- */
 
 /* Most bytes that are fetched for a slice, unless the plan says it. */
 enum { UPDATE_SLICE = 32 << 20 };
-
-wefti_space wefti_tier_space(const wefti_emitter *b, weft_offload what, int32_t value) {
-    static const wefti_space spaces[WEFT_TIERS] = {[WEFT_TIER_DEVICE] = WEFTI_SPACE_DEVICE,
-                                                   [WEFT_TIER_HOST] = WEFTI_SPACE_HOST,
-                                                   [WEFT_TIER_DISK] = WEFTI_SPACE_DISK};
-    return spaces[wefti_plan_tier(b->spec->plan, what, b->root->values[value].name)];
-}
 
 /* Whether an update fetches part i, and stores it. */
 static bool is_fetched(const wefti_emitter *b, const wefti_update_draft *u, int i) {
@@ -132,8 +202,8 @@ static weft_status divide_update(wefti_emitter *b, int32_t value, wefti_update_r
 weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) {
     wefti_update_draft *u = &b->update[value];
     const int32_t tensor = b->param_index[value];
-    const wefti_space space = wefti_tier_space(b, WEFT_OFFLOAD_OPTIMIZER, value);
     const char *name = b->p->tensors[tensor].name;
+    const wefti_space space = wefti_tier_space(b, WEFT_OFFLOAD_OPTIMIZER, name);
     wefti_update_rule rule;
     wefti_layout layouts[4];
     if (u->known) return WEFT_OK;
@@ -235,7 +305,8 @@ static weft_status next_to_fetch(wefti_emitter *b, int32_t *out) {
         for (; x->item < b->dec->bucket[x->bucket].count; x->item++) {
             const int32_t value = b->dec->bucket[x->bucket].values[x->item];
             const wefti_update_draft *u = &b->update[value];
-            if (wefti_tier_space(b, WEFT_OFFLOAD_OPTIMIZER, value) == WEFTI_SPACE_DEVICE &&
+            if (wefti_tier_space(b, WEFT_OFFLOAD_OPTIMIZER, b->root->values[value].name) ==
+                    WEFTI_SPACE_DEVICE &&
                 !wefti_tier_below(b, b->param_buffer[value]))
                 continue;
             WEFT_TRY(wefti_slices_begin(b, value));
@@ -290,7 +361,8 @@ weft_status wefti_slice_store(wefti_emitter *b, wefti_section s, int32_t value, 
     for (int i = 0; i <= u->states; i++) {
         if (!is_fetched(b, u, i)) continue;
         const wefti_buffer_ref home = slice_of(b, u, i, slice, &bytes);
-        WEFT_TRY(store(b, s, i < u->states ? at->state[i] : at->param, home, bytes));
+        int32_t move = -1;
+        WEFT_TRY(store(b, s, -1, i < u->states ? at->state[i] : at->param, home, bytes, &move));
     }
     return WEFT_OK;
 }

@@ -56,6 +56,7 @@ static const struct {
     {"offload_optimizer", "memory.offload"},
     {"optimizer_offload", "memory.offload"},
     {"cpu_offload", "memory.offload"},
+    {"activation_offload", "memory.offload"},
     {"zero_stage", "parallel.optimizer.level"},
 };
 

@@ -240,8 +240,11 @@ static void check_all(checker *c) {
         check(c, &c->calls, p->pipeline.rules[i].match, NULL, "pipeline.stage_of", i, "cell");
     for (int64_t i = 0; i < p->recompute.cell_count; i++)
         check(c, &c->calls, p->recompute.cells[i], NULL, "recompute.cells", i, "cell");
-    for (int64_t i = 0; i < p->offload.count; i++)
-        check(c, &c->parameters, p->offload.rules[i].match, NULL, "offload", i, "parameter");
+    for (int64_t i = 0; i < p->offload.count; i++) {
+        const bool cells = p->offload.rules[i].what == WEFT_OFFLOAD_SAVED;
+        check(c, cells ? &c->calls : &c->parameters, p->offload.rules[i].match, NULL, "offload", i,
+              cells ? "cell" : "parameter");
+    }
     if (c->unmatched > c->listed)
         wefti_text_add(&c->out, "%lld more settings of the plan match no name of the model\n",
                        (long long)(c->unmatched - c->listed));

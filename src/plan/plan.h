@@ -53,7 +53,7 @@ typedef struct wefti_stage_rule {
 } wefti_stage_rule;
 
 typedef struct wefti_offload_rule {
-    char *match; /* glob over names of parameters */
+    char *match; /* glob over names of parameters; SAVED: over the paths of cell calls */
     weft_offload what;
     weft_tier to;
 } wefti_offload_rule;
@@ -106,7 +106,9 @@ struct weft_plan {
     struct {
         wefti_offload_rule *rules;
         int64_t count, cap;
-        int64_t slice; /* most bytes that an update fetches at once; 0: 32 MiB; not printed */
+        /* Not printed: */
+        int64_t slice; /* most bytes that an update fetches at once; 0: 32 MiB */
+        int64_t least; /* fewest bytes of a saved block that moves; 0: 64 KiB */
     } offload;
     bool gradients_sum;     /* sum over the losses of devices and microbatches; false: mean */
     wefti_fusion fusion[3]; /* all_reduce, all_gather, reduce_scatter */
@@ -159,10 +161,11 @@ bool wefti_plan_may_match(const wefti_strategy *strategy, const char *inside, co
 const wefti_tensor_strategy *wefti_plan_tensor(const weft_plan *plan, const char *name);
 int32_t wefti_plan_stage(const weft_plan *plan, const char *call); /* -1: no rule matches */
 bool wefti_plan_recomputes(const weft_plan *plan, const char *call);
-/* Where `what` of the parameter `name` lies. No rule, or plan NULL: WEFT_TIER_DEVICE. */
+/* Where `what` of the parameter or the cell call `name` lies. No rule, or plan NULL:
+ * WEFT_TIER_DEVICE. */
 weft_tier wefti_plan_tier(const weft_plan *plan, weft_offload what, const char *name);
-/* Whether `what` of some parameter may lie in the tier: an entry says so, and no later one is for
- * all parameters. */
+/* Whether `what` of anything may lie in the tier: an entry says so, and no later one is for
+ * all. */
 bool wefti_plan_may_offload(const weft_plan *plan, weft_offload what, weft_tier tier);
 /* Whether devices that use the same region of a parameter keep pieces of it, not copies. They do at
  * level 3. At levels 1 and 2 they do so for parameters in a tier below device memory. */

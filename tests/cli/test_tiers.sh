@@ -145,6 +145,31 @@ for verb in model 'simulate --machine v100' 'plan parallel.mode=auto --devices 2
     done
 done
 
+# What cells save is stored once and read once, but not what the last block before the loss saves. The peak of device
+# memory falls, and the result stays.
+deep="job.yaml model.vocab=256 model.layers=4 train.steps=2"
+# shellcheck disable=SC2086
+expect 0 predicted_peak_bytes model $deep --json
+peak=$(value predicted_peak_bytes <out)
+block=$(tr ',' '\n' <out | sed -n 's/.*"saved_bytes": //p' | sed -n 2p) # of h.0
+# shellcheck disable=SC2086
+expect 0 'done' train $deep checkpoint.dir=run-device
+for tier in host disk; do
+    job="$deep memory.disk.path=$work"
+    [ $tier = disk ] || job=$deep
+    saved="memory.offload=[{match: 'h.*', what: saved, to: $tier}]"
+    # shellcheck disable=SC2086
+    expect 0 "\"${tier}_moved_bytes\": $((6 * block))" model $job "$saved" --json
+    kept=$(value ${tier}_bytes <out)
+    [ "$kept" -ge $((3 * block)) ] && [ "$kept" -lt $((4 * block)) ] && [ "$(value predicted_peak_bytes <out)" -lt "$peak" ] ||
+        fail "$tier keeps $kept of 3 blocks of $block; the peak was $peak" out
+    # shellcheck disable=SC2086
+    expect 0 "\"${tier}_bytes\": $kept|\"${tier}_moved_bytes\": $((6 * block))" simulate $job "$saved" --machine v100 --json
+    # shellcheck disable=SC2086
+    expect 0 'done' train $job "$saved" checkpoint.dir=run-$tier
+    cmp run-device/step-*2/model.safetensors run-$tier/step-*2/model.safetensors || fail "saved blocks in tier $tier change the result"
+done
+
 # Limits in per cent: of what a device has without a limit, and of the free space.
 for limit in 0.00000001% 100%; do
     code=0

@@ -89,7 +89,8 @@ static const char all_words[] =
     "parallel.recompute.cells=[h.*, head]\n"
     "parallel.recompute.communication=true\n"
     "memory.offload=[{match: \"*\", what: optimizer, to: host}, "
-    "{match: 'a: \"b\"', what: parameters, to: disk}, {to: device, what: optimizer, match: h.*}]\n"
+    "{match: 'a: \"b\"', what: parameters, to: disk}, {to: device, what: optimizer, match: h.*}, "
+    "{match: h.*, what: saved, to: host}]\n"
     "memory.disk.path=/tmp/weft\n"
     "memory.disk.size=1GiB\n"
     "parallel.gradients=sum\n"
@@ -120,7 +121,8 @@ static const char all_plan[] =
     "  \"communication\": true},"
     " \"offload\": [{\"match\": \"*\", \"what\": \"optimizer\", \"to\": \"host\"},"
     "  {\"match\": \"a: \\\"b\\\"\", \"what\": \"parameters\", \"to\": \"disk\"},"
-    "  {\"match\": \"h.*\", \"what\": \"optimizer\", \"to\": \"device\"}],"
+    "  {\"match\": \"h.*\", \"what\": \"optimizer\", \"to\": \"device\"},"
+    "  {\"match\": \"h.*\", \"what\": \"saved\", \"to\": \"host\"}],"
     " \"fusion\": {\"allreduce\": {\"mode\": \"index\", \"config\": [20, 35]},"
     "  \"allgather\": {\"mode\": \"size\", \"config\": 26214400}}}";
 

@@ -177,7 +177,8 @@ static void test_offload(void **state) {
     good(weft_plan_offload(plan, "wpe.*", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_DISK));
     assert_int_equal(plan->offload.count, 4);
     good(weft_plan_offload(plan, "wpe.*", WEFT_OFFLOAD_PARAMETERS, WEFT_TIER_HOST));
-    assert_int_equal(plan->offload.count, 5);
+    good(weft_plan_offload(plan, "h.*", WEFT_OFFLOAD_SAVED, WEFT_TIER_DISK));
+    assert_int_equal(plan->offload.count, 6);
     weft_plan *copy;
     good(wefti_plan_copy(plan, &copy));
     weft_plan_destroy(plan);
@@ -200,6 +201,8 @@ static void test_offload(void **state) {
     assert_int_equal(wefti_plan_tier(copy, WEFT_OFFLOAD_PARAMETERS, "wte.weight"),
                      WEFT_TIER_DEVICE);
     assert_int_equal(wefti_plan_tier(copy, WEFT_OFFLOAD_PARAMETERS, "wpe.weight"), WEFT_TIER_HOST);
+    assert_int_equal(wefti_plan_tier(copy, WEFT_OFFLOAD_SAVED, "h.3"), WEFT_TIER_DISK);
+    assert_int_equal(wefti_plan_tier(copy, WEFT_OFFLOAD_SAVED, "embed"), WEFT_TIER_DEVICE);
     for (int level = 0; level <= 3; level++) { /* pieces in place of copies */
         copy->optimizer.level = level;
         assert_int_equal(wefti_plan_divides(copy, "wte.weight"), level == 3);
@@ -314,7 +317,8 @@ static void test_refused_values(void **state) {
     bad(weft_plan_copies(p, 0), "copies is 0");
     bad(weft_plan_recompute(p, WEFT_RECOMPUTES, NULL, false), "known|selective");
     bad(weft_plan_offload(p, "", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST), "offload");
-    bad(weft_plan_offload(p, "h", WEFT_OFFLOADS, WEFT_TIER_HOST), "known|optimizer|parameters");
+    bad(weft_plan_offload(p, "h", WEFT_OFFLOADS, WEFT_TIER_HOST),
+        "known|optimizer|parameters|saved");
     bad(weft_plan_offload(p, "h", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIERS), "known|disk");
     bad(weft_plan_fusion(p, "allreducer", WEFT_FUSION_AUTO, 0, 0, NULL), "allreduce");
     bad(weft_plan_fusion(p, "allgather", WEFT_FUSION_INDEX, 0, 1, index), "allreduce");

@@ -116,15 +116,20 @@ static void a_search_moves_no_parameters(void **state) {
  * the peak of a plan as the limit the search finds that plan. */
 static void offloads_of_the_job_are_kept(void **state) {
     (void)state;
-    static const char *const rules[] = {"*", "h.[2-5].*"};
+    static const struct {
+        weft_offload what;
+        const char *match, *name; /* name: one that it matches */
+    } rules[] = {{WEFT_OFFLOAD_OPTIMIZER, "*", "h.3.ln_1.weight"},
+                 {WEFT_OFFLOAD_OPTIMIZER, "h.[2-5].*", "h.3.ln_1.weight"},
+                 {WEFT_OFFLOAD_SAVED, "h.*", "h.3"}};
     static const char *const fixes[] = {"dp=4 level=0", "tp=4", "dp=2 pp=2 microbatches=2",
                                         "dp=4 level=3"};
     joint_source m = {.dtype = WEFT_F32,
                       .config = joint_language(WEFT_FAMILY_GPT2, 6, 64, 512, 32)};
-    for (int r = 0; r < 2; r++) {
+    for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
         weft_plan *settings;
         ASSERT_OK(weft_plan_create(4, &settings));
-        ASSERT_OK(weft_plan_offload(settings, rules[r], WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST));
+        ASSERT_OK(weft_plan_offload(settings, rules[r].match, rules[r].what, WEFT_TIER_HOST));
         joint_question q = {joint_machine(1, 4, 1e11, 1e10),
                             NULL,
                             4,
@@ -137,8 +142,7 @@ static void offloads_of_the_job_are_kept(void **state) {
             joint_question fixed = q;
             fixed.fix = fixes[f];
             wefti_joint_answer a = joint_answered(&m, &fixed);
-            assert_int_equal(wefti_plan_tier(a.plan, WEFT_OFFLOAD_OPTIMIZER, "h.3.ln_1.weight"),
-                             WEFT_TIER_HOST);
+            assert_int_equal(wefti_plan_tier(a.plan, rules[r].what, rules[r].name), WEFT_TIER_HOST);
             assert_true(best.lower_bound_seconds <= a.prediction->step_seconds);
             fixed.memory = a.prediction->peak_bytes;
             wefti_joint_answer again = joint_answered(&m, &fixed);

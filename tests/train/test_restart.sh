@@ -14,7 +14,7 @@ mkdir "$TMPDIR"
 key=
 "$weft" info --quick | grep -q '^ *OpenSSL *built in' && key=$work/run.key && "$weft" checkpoint make-key "$key" >/dev/null
 splits='parallel.strategies=[{match: h.*.mlp.c_fc, split: n0=tp}, {match: h.*.mlp.c_proj, split: k=tp}]'
-tiers="memory.offload=[{match: '*', what: optimizer, to: disk}, {match: '*', what: parameters, to: host}]"
+tiers="memory.offload=[{match: '*', what: optimizer, to: disk}, {match: '*', what: parameters, to: host}, {match: '*', what: saved, to: disk}]"
 # train PLAN FOLDER options of weft launch...: each plan has two or three replicas.
 train() {
     plan=$1 folder=$2 ranks=4
@@ -26,7 +26,7 @@ train() {
     *) set -- "$@" -- "$weft" train job.yaml parallel.devices=4 parallel.pipeline.stages=2 parallel.pipeline.microbatches=3 ;;
     esac
     case $folder in run-*[13579]) set -- "$@" "$tiers" memory.disk.path="$work" ;; esac # others: no tier
-    timeout 90 "$weft" launch -n "$ranks" --logs logs "$@" recovery.enabled=true train.steps=300 train.batch=6 \
+    timeout 90 "$weft" launch -n "$ranks" --logs logs "$@" recovery.enabled=true train.steps=300 train.batch=12 \
         train.eval_every=100 checkpoint.dir="$folder" >out 2>err
 }
 kill_rank() { # $1 of round $2

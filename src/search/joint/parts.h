@@ -230,10 +230,16 @@ static inline bool wefti_joint_alternates(const wefti_joint *j) {
 static inline bool wefti_joint_rules(const wefti_joint *j, const wefti_degrees *d) {
     return d->stages > 1 && j->problem->settings->pipeline.rule_count > 0;
 }
-/* Whether optimizer states may lie in a lower tier. Bounds count none of them then: rules name
+/* Whether `what` of something may lie in a lower tier. Bounds count nothing of it then: rules name
  * blocks of the whole model, which the programs with few blocks do not have. */
-static inline bool wefti_joint_offloads(const wefti_joint *j) {
-    return j->problem->settings->offload.count > 0;
+static inline bool wefti_joint_offloads(const wefti_joint *j, weft_offload what) {
+    for (int64_t i = 0; i < j->problem->settings->offload.count; i++)
+        if (j->problem->settings->offload.rules[i].what == what) return true;
+    return false;
+}
+/* What a call certainly keeps in device memory from its forward to its backward pass. */
+static inline double wefti_joint_keeps(const wefti_joint *j, const wefti_joint_call *call) {
+    return (double)(call->kept + (wefti_joint_offloads(j, WEFT_OFFLOAD_SAVED) ? 0 : call->saved));
 }
 /* What a program costs to build, in programs for few devices: regions of all members of groups, and
  * the rings of split sequences. Routes count apart. */

@@ -675,8 +675,8 @@ weft_status wefti_joint_bytes_of_draft(wefti_joint_branch *s, const wefti_degree
     }
     for (int32_t k = 0; k < shape->calls; k++) {
         if ((double)work->calls[k].frame > frame) frame = (double)work->calls[k].frame;
-        kept += (double)(work->calls[k].saved + work->calls[k].kept) *
-                (k == shape->middle ? shape->copies : 1);
+        kept +=
+            wefti_joint_keeps(&s->j, &work->calls[k]) * (k == shape->middle ? shape->copies : 1);
     }
     WEFT_TRY(wefti_joint_line_find(&s->j, &usual, &line));
     if (!line->legal) return WEFT_OK;

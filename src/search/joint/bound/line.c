@@ -159,10 +159,12 @@ static void add_growth(const wefti_joint_growth *g, wefti_joint_growth *sum) {
     sum->ring_fixed += g->ring_fixed, sum->ring_each += g->ring_each;
 }
 
-/* Bytes of the values of a saved block. They lie at aligned places, so the block has no fewer
- * bytes; but only these grow by the same amount from sample to sample. */
-static double saved_bytes(const wefti_routine *r) {
+/* Bytes of the values of a saved block, if it certainly stays in device memory. They lie at aligned
+ * places, so the block has no fewer bytes; but only these grow by the same amount from sample to
+ * sample. */
+static double saved_bytes(const wefti_joint *j, const wefti_routine *r) {
     double bytes = 0;
+    if (wefti_joint_offloads(j, WEFT_OFFLOAD_SAVED)) return 0;
     for (int64_t o = r->outputs; o < r->body->out_count; o++)
         bytes += (double)weft_desc_bytes(&r->body->values[r->body->out[o]].desc);
     return bytes;
@@ -195,8 +197,8 @@ static weft_status add_step(const wefti_joint *j, const wefti_joint_walk *one,
     if (a->phase == WEFTI_FORWARD && k == middle && body->out_count && a->part == 0)
         out->boundary = (double)weft_desc_bytes(&body->values[body->out[0]].desc);
     if (a->phase == WEFTI_FORWARD) {
-        kept[0] = saved_bytes(a->routine);
-        kept[1] = saved_bytes(b->routine);
+        kept[0] = saved_bytes(j, a->routine);
+        kept[1] = saved_bytes(j, b->routine);
     } else if (a->part == 0) {
         kept[0] = (double)wefti_joint_kept_bytes(one->program, a);
         kept[1] = (double)wefti_joint_kept_bytes(two->program, b);
@@ -246,7 +248,7 @@ static void read_tensors(const wefti_joint *j, const weft_graph *g, const wefti_
         const wefti_tensor *t = &p->tensors[i];
         const bool state = t->role == WEFTI_TENSOR_OPTIMIZER && t->param >= 0;
         if (!state && t->role != WEFTI_TENSOR_PARAM) continue;
-        if (state && wefti_joint_offloads(j)) continue;
+        if (state && wefti_joint_offloads(j, WEFT_OFFLOAD_OPTIMIZER)) continue;
         const double times =
             of_middle(s, state ? p->tensors[t->param].name : t->name) ? s->copies : 1;
         *(state ? &out->optimizer : &out->parameters) += times * (double)weft_desc_bytes(&t->desc);

@@ -106,7 +106,7 @@ static void add_call(const wefti_joint *j, const wefti_joint_work *work,
     }
     s->blocks += k == j->shape.middle ||
                  (j->shape.middle >= 0 && (k == j->shape.middle - 1 || k == j->shape.middle + 1));
-    s->saved += (double)(c->saved + c->kept);
+    s->saved += wefti_joint_keeps(j, c);
     s->frame = (double)c->frame;
     if (!state) return;
     s->fixed += (double)(state->parameters[k] + state->optimizer[k]);

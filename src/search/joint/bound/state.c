@@ -137,6 +137,7 @@ int32_t wefti_joint_readers(const weft_graph *g, const char *name, int32_t *out_
 
 static weft_status read_tensors(wefti_joint *j, const weft_graph *g, const wefti_program *p,
                                 wefti_joint_state *out) {
+    const bool offloads = wefti_joint_offloads(j, WEFT_OFFLOAD_OPTIMIZER);
     int32_t *reader;
     WEFT_NEW_ARRAY(reader, int32_t, p->tensor_count + 1);
     for (int32_t i = 0; i < p->tensor_count; i++) {
@@ -149,9 +150,10 @@ static weft_status read_tensors(wefti_joint *j, const weft_graph *g, const wefti
         if (out->key.several && out->key.level < 2)
             out->gradients[reader[i]] += weft_desc_bytes(&t->desc);
     }
-    for (int32_t i = 0; i < p->tensor_count && !wefti_joint_offloads(j); i++) {
+    for (int32_t i = 0; i < p->tensor_count; i++) {
         const wefti_tensor *t = &p->tensors[i];
-        if (t->role != WEFTI_TENSOR_OPTIMIZER || t->param < 0 || reader[t->param] < 0) continue;
+        if (t->role != WEFTI_TENSOR_OPTIMIZER || t->param < 0 || reader[t->param] < 0 || offloads)
+            continue;
         out->optimizer[reader[t->param]] += weft_desc_bytes(&t->desc);
     }
     wefti_free(reader);
