@@ -244,7 +244,7 @@ static wefti_buffer_ref slice_of(const wefti_emitter *b, const wefti_update_draf
 
 /* Most slices that are under way ahead of their updates; together they have as many bytes as one
  * slice may have. */
-enum { UPDATE_AHEAD = 16 };
+enum { UPDATE_AHEAD = 16, STORES_AHEAD = 2 * UPDATE_AHEAD };
 
 /* A slice that is fetched. */
 typedef struct fetched_slice {
@@ -352,12 +352,27 @@ weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, int32_t value, i
     return fetch_ahead(b, s);
 }
 
+/* Stores are under way behind their updates as fetches are before them: as many, with as many
+ * bytes. */
+static weft_status make_room(wefti_emitter *b, wefti_section s, int64_t bytes) {
+    for (;;) {
+        int64_t count = 0, all = bytes;
+        for (int32_t i = 0; i < b->flight_count; i++) {
+            if (b->flights[i].use != WEFTI_FLIGHT_STORE) continue;
+            all += b->p->moves[b->flights[i].move].bytes;
+            count++;
+        }
+        if (!count || (count < STORES_AHEAD && all <= most_bytes(b))) return WEFT_OK;
+        WEFT_TRY(wefti_flight_wait(b, s, wefti_flight_find(b, WEFTI_FLIGHT_STORE, -1)));
+    }
+}
+
 weft_status wefti_slice_store(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
                               const wefti_update_operands *at) {
     const wefti_update_draft *u = &b->update[value];
     int64_t bytes;
     if (!fetches(b, u)) return WEFT_OK;
-    WEFT_TRY(wefti_tier_finish(b, s)); /* one slice is stored while the next one is updated */
+    WEFT_TRY(make_room(b, s, bytes_of_slice(b, u, slice)));
     for (int i = 0; i <= u->states; i++) {
         if (!is_fetched(b, u, i)) continue;
         const wefti_buffer_ref home = slice_of(b, u, i, slice, &bytes);
