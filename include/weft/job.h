@@ -159,7 +159,7 @@ typedef struct weft_job_device {
 
 /* What lies in a tier below device memory, as in weft_plan_offload. */
 typedef struct weft_job_memory {
-    weft_job_pairs offload; /* match -> what and tier, "optimizer host" */
+    weft_job_pairs offload; /* match -> what and tier, "optimizer host"; of auto: "auto" -> "" */
     struct {
         const char *path;   /* directory of the file of tier disk; "": none */
         int64_t size_bytes; /* largest file of one device; 0: no limit */

@@ -131,6 +131,12 @@ bool wefti_job_read_bytes(const char *text, int64_t *out); /* "2GiB" */
 /* A limit of a job: `bytes`, or `percent` of `all` bytes, at least 1; 0: neither is set. */
 int64_t wefti_job_limit(int64_t bytes, double percent, int64_t all);
 
+/* Whether memory.offload is auto. */
+static inline bool wefti_job_offloads_auto(const weft_job *job) {
+    const weft_job_pairs *offload = &job->memory.offload;
+    return offload->count == 1 && !*offload->items[0].value;
+}
+
 /* lists.c: the kinds from SIZES on, in a file, in an override, and written. */
 bool wefti_job_is_list(wefti_job_kind kind);
 weft_status wefti_job_store_list(wefti_job_draft *draft, const wefti_job_row *row, void *field,

@@ -19,7 +19,7 @@ static const char *const pipeline_schedules[] = {WEFT_PIPELINE_SCHEDULE_LIST(JOB
 static const char *const recompute_modes[] = {WEFT_RECOMPUTE_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const fusion_modes[] = {WEFT_FUSION_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const datasets[] = {WEFT_DATASET_LIST(JOB_CHOICE_TEXT) NULL};
-static const char *const offloads[] = {"none", WEFT_TIER_LIST(JOB_CHOICE_TEXT) NULL};
+static const char *const offloads[] = {"none", "auto", WEFT_TIER_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const gradients[] = {"mean", "sum", NULL};
 static const char *const products[] = {WEFT_PRODUCTS_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const precisions[] = {[WEFT_F32] = "f32", [WEFT_BF16] = "bf16", NULL};

@@ -240,10 +240,11 @@ static weft_status read_rule(lists_reader *r, const wefti_yaml *entry) {
     return add_values(r, entry, found[0]->text, found + 1);
 }
 
-/* One word in place of the entries: none, or the tier of all optimizer states. */
+/* One word in place of the entries: none, auto, or the tier of all optimizer states. */
 static weft_status read_tier(lists_reader *r, const wefti_yaml *value) {
     WEFT_TRY(check_word(r, value, "", r->row->words));
     if (!strcmp(value->text, "none")) return WEFT_OK;
+    if (!strcmp(value->text, "auto")) return add(r, value, value->text, "");
     const wefti_yaml what = {.kind = WEFTI_YAML_SCALAR, .text = offloads[WEFT_OFFLOAD_OPTIMIZER]};
     return add_values(r, value, "*", (const wefti_yaml *const[]){&what, value, NULL});
 }
@@ -367,6 +368,10 @@ static void write_rule(const weft_job_pair *pair, const rule_key *keys, wefti_te
 }
 
 static void write_rules(const weft_job_pairs *pairs, const rule_key *keys, wefti_text *out) {
+    if (pairs->count == 1 && !*pairs->items[0].value) { /* a word */
+        wefti_text_add(out, "%s", pairs->items[0].key);
+        return;
+    }
     wefti_text_add(out, "[");
     for (int64_t i = 0; i < pairs->count; i++) {
         wefti_text_add(out, "%s\n        ", i ? "," : "");

@@ -368,7 +368,7 @@ static weft_status build_fusion(const wefti_job_draft *draft, weft_plan *plan,
 /* A value is the words of `what` and of a tier: "optimizer host". */
 static weft_status build_offload(const wefti_job_draft *draft, weft_plan *plan) {
     const weft_job_pairs *rules = &draft->job.memory.offload;
-    for (int64_t i = 0; i < rules->count; i++) {
+    for (int64_t i = 0; i < rules->count && !wefti_job_offloads_auto(&draft->job); i++) {
         const weft_job_pair *rule = &rules->items[i];
         const size_t bytes = strcspn(rule->value, " ");
         int what = 0, to = 0;

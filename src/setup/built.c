@@ -312,13 +312,18 @@ weft_status wefti_built_graph(wefti_built *b) {
     return first ? WEFT_OK : wefti_built_search(b);
 }
 
-weft_status wefti_built_eval_graph(wefti_built *b) {
+weft_status wefti_built_eval_graph_of(const wefti_built *b, weft_graph **out) {
     return weft_model_build(&b->model.config, WEFT_USE_EVAL, b->batch.micro, context_of(b),
-                            b->job->train.precision, &b->model.eval_graph);
+                            b->job->train.precision, out);
+}
+
+weft_status wefti_built_eval_graph(wefti_built *b) {
+    return wefti_built_eval_graph_of(b, &b->model.eval_graph);
 }
 
 static weft_status build_graphs(wefti_built *b) {
     WEFT_TRY(wefti_built_graph(b));
+    WEFT_TRY(wefti_built_offload(b));
     if (weft_data_samples(b->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
     return wefti_built_eval_graph(b);
 }
@@ -347,10 +352,15 @@ weft_status wefti_built_open_data(wefti_built *b) {
     return WEFT_OK;
 }
 
+int32_t wefti_built_devices(const wefti_built *b) {
+    return b->job->plan            ? weft_plan_devices(b->job->plan)
+           : b->setup->party.world ? weft_world_size(b->setup->party.world)
+                                   : 1;
+}
+
 int64_t wefti_built_sharing(const wefti_built *b) {
     return b->setup->party.world ? weft_world_local_size(b->setup->party.world)
-           : b->job->plan        ? weft_plan_devices(b->job->plan)
-                                 : 1;
+                                 : wefti_built_devices(b);
 }
 
 int64_t wefti_built_memory_limit(const wefti_built *b) {

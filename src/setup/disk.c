@@ -6,13 +6,19 @@
 #include "session/optimizer.h"
 #include "setup/setup.h"
 
-/* Forward passes have parameters only. */
-static bool uses_disk(const wefti_built *b, bool trains) {
+/* Whether the job's plan keeps tensors there, if weft chooses none. Forward passes have parameters
+ * only. */
+static bool has_entries(const wefti_built *b, bool trains) {
     for (int what = 0; what < WEFT_OFFLOADS && *b->job->memory.disk.path; what++)
         if ((trains || what == WEFT_OFFLOAD_PARAMETERS) &&
             wefti_plan_may_offload(b->job->plan, (weft_offload)what, WEFT_TIER_DISK))
             return true;
     return false;
+}
+
+static bool uses_disk(const wefti_built *b, bool trains) {
+    const bool chooses = trains && wefti_job_offloads_auto(b->job) && *b->job->memory.disk.path;
+    return chooses || has_entries(b, trains);
 }
 
 /* No rank of the host reserves space before all have read how much is free. */
@@ -92,6 +98,6 @@ static weft_status check_room(const wefti_built *b, bool trains) {
 }
 
 weft_status wefti_built_disk_room(const wefti_built *b, bool trains) {
-    const weft_status status = uses_disk(b, trains) ? check_room(b, trains) : WEFT_OK;
+    const weft_status status = has_entries(b, trains) ? check_room(b, trains) : WEFT_OK;
     return wefti_party_agree(&b->setup->party, status);
 }

@@ -59,10 +59,9 @@ static void free_models(joint_models *all) {
 
 /* ---- the machine ---- */
 
-/* `limit`: bytes of a device, 0: the machine model's. */
-static weft_status find_machine(const wefti_built *b, wefti_machine_model **out, int64_t *limit) {
+weft_status wefti_built_machine(const wefti_built *b, wefti_machine_model **out, int64_t *limit) {
     const weft_job *job = b->job;
-    const int32_t devices = job->plan->devices;
+    const int32_t devices = wefti_built_devices(b);
     weft_info info;
     *limit = job->device.memory_bytes;
     if (*job->machine) {
@@ -176,6 +175,30 @@ void weft_search_report_free(weft_search_report *report) {
 
 /* ---- the search ---- */
 
+/* With memory.offload: auto, optimizer states leave device memory if no plan fits with them.
+ * wefti_built_offload then takes back those for which there is room. */
+static weft_status search_tiers(const wefti_built *b, wefti_joint_problem *p,
+                                wefti_joint_answer *answer) {
+    bool tiers[WEFT_TIERS] = {false};
+    weft_plan *moved;
+    int to = 0;
+    if (wefti_job_offloads_auto(b->job)) wefti_built_tiers(b, p->machine, tiers);
+    while (to < WEFT_TIERS && !tiers[to]) to++;
+    p->plain = to < WEFT_TIERS;
+    weft_status status = wefti_joint_search(p, answer);
+    if (status != WEFT_E_NOMEM || to == WEFT_TIERS) return status;
+    wefti_error_clear();
+    wefti_setup_note(b->setup, "memory.offload: auto: no plan fits with all optimizer states in "
+                               "device memory: the search moves them");
+    p->plain = false;
+    WEFT_TRY(wefti_plan_copy(p->settings, &moved));
+    p->settings = moved;
+    status = weft_plan_offload(moved, "*", WEFT_OFFLOAD_OPTIMIZER, (weft_tier)to);
+    if (status >= 0) status = wefti_joint_search(p, answer);
+    weft_plan_destroy(moved);
+    return status;
+}
+
 static weft_status search(wefti_built *b, const wefti_machine_model *machine, int64_t limit,
                           joint_models *models, wefti_joint_answer *answer) {
     const weft_job *job = b->job;
@@ -196,7 +219,7 @@ static weft_status search(wefti_built *b, const wefti_machine_model *machine, in
                              .evaluations = (int32_t)job->parallel.evaluations,
                              .seconds = job->parallel.search_seconds};
     WEFT_TRY(wefti_joint_fix_add(job->parallel.constraints, &p.fix));
-    return wefti_joint_search(&p, answer);
+    return search_tiers(b, &p, answer);
 }
 
 /* Which constraints decide nothing of the answer. */
@@ -236,7 +259,7 @@ static weft_status search_on(wefti_built *b, const wefti_machine_model *machine,
 weft_status wefti_built_joint(wefti_built *b) {
     wefti_machine_model *machine;
     int64_t limit;
-    WEFT_TRY(find_machine(b, &machine, &limit));
+    WEFT_TRY(wefti_built_machine(b, &machine, &limit));
     const weft_status status = search_on(b, machine, limit);
     wefti_model_destroy(machine);
     return status;

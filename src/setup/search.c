@@ -60,14 +60,16 @@ static weft_status choose(wefti_built *b) {
     return wefti_built_is_joint(b) ? wefti_built_joint(b) : search(b);
 }
 
-/* Sends the plan of rank 0, if it has another one than the job. */
-static weft_status share(wefti_built *b, weft_status found) {
+weft_status wefti_built_share_plan(wefti_built *b, weft_status found) {
     char *text = NULL;
     if (found >= 0 && b->searched) found = wefti_plan_print(b->searched, &text);
     int64_t bytes = text ? (int64_t)strlen(text) : 0;
     weft_status status = wefti_party_share_text(&b->setup->party, found, &text, &bytes);
-    if (status >= 0 && text && b->setup->party.follows)
+    if (status >= 0 && text && b->setup->party.follows) {
+        weft_plan_destroy(b->searched);
+        b->searched = NULL;
         status = wefti_plan_parse("the plan of rank 0", text, bytes, &b->searched);
+    }
     wefti_free(text);
     return status;
 }
@@ -93,7 +95,7 @@ weft_status wefti_built_search(wefti_built *b) {
     if (b->searched) return WEFT_OK;
     if (b->setup->briefing && !b->setup->briefing->anew) return take_briefed(b);
     weft_status status = b->setup->party.follows ? WEFT_OK : choose(b);
-    if (b->setup->party.agreement) status = share(b, status);
+    if (b->setup->party.agreement) status = wefti_built_share_plan(b, status);
     WEFT_TRY(status);
     if (b->searched && wefti_built_is_joint(b)) take_microbatches(b);
     return WEFT_OK;

@@ -13,6 +13,7 @@
 #include "session/session.h"
 #include "setup/objective.h"
 #include "tokenizer/special.h"
+#include "topo/model.h"
 #include "weft/model.h"
 #include "weft/predict.h"
 #include "weft/search.h"
@@ -86,6 +87,8 @@ void wefti_built_close(wefti_built *b);
 weft_status wefti_built_configure(wefti_built *b) WEFT_CHECKED;
 /* After that, on all ranks: the data, unless they are open, and what depends on them. */
 weft_status wefti_built_open_data(wefti_built *b) WEFT_CHECKED;
+/* Devices of the job, which share its batch. */
+int32_t wefti_built_devices(const wefti_built *b);
 /* Devices that share this machine: of this process, or of its host's processes. */
 int64_t wefti_built_sharing(const wefti_built *b);
 /* The job's limit of a device's memory in bytes, on this machine; 0: it sets none. */
@@ -99,6 +102,7 @@ weft_status wefti_built_graph_of(const wefti_built *b, const weft_model_config *
                                  int64_t samples, weft_graph **out) WEFT_CHECKED;
 /* The graph to validate with: model.eval_graph. */
 weft_status wefti_built_eval_graph(wefti_built *b) WEFT_CHECKED;
+weft_status wefti_built_eval_graph_of(const wefti_built *b, weft_graph **out) WEFT_CHECKED;
 weft_session_options wefti_built_options(const wefti_built *b);
 
 /* ---- disk.c: before the data are read and a plan is searched; collective ---- */
@@ -119,8 +123,26 @@ const weft_plan *wefti_built_plan(const wefti_built *b);
  * before the graph is built. Collective in a world. */
 weft_status wefti_built_search(wefti_built *b) WEFT_CHECKED;
 bool wefti_built_is_joint(const wefti_built *b);
+/* Sends the plan of rank 0 to all, if it has another one than the job. Collective in a world.
+ * `found`: whether rank 0 has one. */
+weft_status wefti_built_share_plan(wefti_built *b, weft_status found) WEFT_CHECKED;
 /* joint.c: the joint search of a job: `searched` and `report`. */
 weft_status wefti_built_joint(wefti_built *b) WEFT_CHECKED;
+/* The job's machine, or this one with rates that are assumed. *limit: bytes of a device that the
+ * job sets, or this machine has; 0: the machine model's count. */
+weft_status wefti_built_machine(const wefti_built *b, wefti_machine_model **out,
+                                int64_t *limit) WEFT_CHECKED;
+
+/* ---- offload.c: memory.offload: auto ---- */
+
+/* The tiers that the job has: host memory if the devices have memory of their own, and the disk if
+ * the job names its directory. out[WEFT_TIER_DEVICE] is false. */
+void wefti_built_tiers(const wefti_built *b, const wefti_machine_model *machine,
+                       bool out[WEFT_TIERS]);
+/* Once the graph is built: if the plan does not fit the memory of a device, and memory.offload is
+ * auto, `searched` becomes a plan with entries that make it fit. Rank 0 chooses. Collective in a
+ * world. WEFT_E_NOMEM: nothing fits. */
+weft_status wefti_built_offload(wefti_built *b) WEFT_CHECKED;
 
 /* ---- same.c: refuse what all ranks must share and do not; collective ---- */
 

@@ -7,6 +7,7 @@
 #include "base/io.h"
 #include "base/json/json.h"
 #include "base/text.h"
+#include "job/job.h"
 #include "plan/plan.h"
 #include "search/search.h"
 #include "topo/model.h"
@@ -77,6 +78,7 @@ static weft_status digest_of(const wefti_training *t, uint64_t *out) {
         digest = wefti_digest_text(digest, job->train.frozen.items[i].key);
         digest = wefti_digest_text(digest, job->train.frozen.items[i].value);
     }
+    if (wefti_job_offloads_auto(job)) digest = wefti_digest_text(digest, "memory.offload: auto");
     if (job->plan) {
         weft_plan *plan;
         char *text = NULL;

@@ -1,6 +1,7 @@
 /* The completed plan of a job: `weft plan`. */
 #include "backend/backend.h"
 #include "base/text.h"
+#include "job/job.h"
 #include "plan/plan.h"
 #include "search/search.h"
 #include "session/optimizer.h"
@@ -64,8 +65,10 @@ static weft_status search(wefti_built *b, weft_plan **out) {
     WEFT_REQUIRE(wefti_built_is_joint(b), WEFT_E_ARG,
                  "parallel.mode must be auto and parallel.search joint: the job asks for no joint "
                  "search");
-    if (!out) return wefti_built_search(b);
+    if (!out && !wefti_job_offloads_auto(b->job)) return wefti_built_search(b);
     WEFT_TRY(wefti_built_graph(b));
+    WEFT_TRY(wefti_built_offload(b));
+    if (!out) return WEFT_OK;
     WEFT_TRY(begin(b, out));
     return complete(b, *out, NULL);
 }
@@ -99,6 +102,7 @@ weft_status weft_job_plan(const weft_job *job, weft_plan **out, char **out_unmat
     char *unmatched = NULL;
     weft_status status = wefti_built_configure(&b);
     if (status >= 0) status = wefti_built_graph(&b);
+    if (status >= 0) status = wefti_built_offload(&b);
     if (status >= 0) status = begin(&b, &plan);
     if (status >= 0) status = complete(&b, plan, out_unmatched ? &unmatched : NULL);
     wefti_built_close(&b);

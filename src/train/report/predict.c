@@ -1,6 +1,7 @@
 /* Predicted steps of jobs, and of graphs under a plan: weft/predict.h. */
 #include "base/text.h"
 #include "graph/graph.h"
+#include "job/job.h"
 #include "plan/plan.h"
 #include "search/predict/predict.h"
 #include "train/report/programs.h"
@@ -87,8 +88,10 @@ weft_status weft_job_predict(const weft_job *job, const weft_predict_options *op
     weft_status status = find_machine(o.machine, job->machine, &machine);
     if (status < 0) return wefti_note(status, __func__, __FILE__, __LINE__);
     status = check_words(job, &o, machine);
+    weft_job on = *job; /* what leaves device memory is chosen for the machine of the prediction */
+    if (wefti_job_offloads_auto(job) && o.machine && *o.machine) on.machine = o.machine;
     if (status >= 0) {
-        status = wefti_job_programs_open(job, &p);
+        status = wefti_job_programs_open(&on, &p);
         if (status >= 0) status = predict_job(&p, &o, machine, out);
         wefti_job_programs_close(&p);
     }

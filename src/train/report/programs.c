@@ -28,6 +28,7 @@ static weft_status open_graphs(wefti_job_programs *p) {
     wefti_built *b = &p->built;
     const bool validates = b->data && weft_data_samples(b->data, WEFT_DATA_VALIDATION) > 0;
     WEFT_TRY(wefti_built_graph(b));
+    WEFT_TRY(wefti_built_offload(b));
     WEFT_TRY(wefti_graph_wrap(b->model.graph));
     p->graphs = 1;
     if (!validates) return WEFT_OK;

@@ -1,0 +1,424 @@
+/* Candidates for tiers below device memory: see setup/movable.h. The device memory that each frees
+ * is an estimate. The caller builds the programs again and counts. */
+#include "setup/movable.h"
+
+#include <string.h>
+
+#include "base/number.h"
+
+#include "cost/cost.h"
+#include "graph/graph.h"
+
+enum { GROUP_SHARES = 8, MOVABLE_KINDS = 2, COPY_BLOCK = 32 << 20 };
+
+static const wefti_space spaces[WEFTI_RESIDENCY_TIERS] = {WEFTI_SPACE_HOST, WEFTI_SPACE_DISK};
+static const weft_tier tiers[WEFTI_RESIDENCY_TIERS] = {WEFT_TIER_HOST, WEFT_TIER_DISK};
+
+static weft_status take(wefti_arena *arena, int64_t count, size_t bytes, void *out) {
+    void *p = wefti_arena_alloc(arena, (size_t)(count + 1) * bytes);
+    WEFT_REQUIRE(p, WEFT_E_NOMEM, "no memory for what may leave device memory");
+    memcpy(out, &p, sizeof p);
+    return WEFT_OK;
+}
+
+/* ---- groups ---- */
+
+static bool is_number(const char *text, size_t bytes) {
+    return bytes > 0 && strspn(text, "0123456789") == bytes;
+}
+
+/* The bytes of a name up to its first number, or up to its last dot. *out_family: without the
+ * number. */
+static size_t unit_bytes(const char *name, size_t *out_family) {
+    const char *last = strrchr(name, '.');
+    for (const char *at = name, *dot; (dot = strchr(at, '.')); at = dot + 1)
+        if (is_number(at, (size_t)(dot - at))) {
+            *out_family = (size_t)(at - name);
+            return (size_t)(dot + 1 - name);
+        }
+    return *out_family = last ? (size_t)(last + 1 - name) : strlen(name);
+}
+
+/* The pattern of all names that begin like this one. */
+static const char *pattern_of(wefti_arena *arena, const char *name, size_t bytes) {
+    char *out = wefti_arena_alloc(arena, bytes + 2);
+    if (!out) return NULL;
+    memcpy(out, name, bytes);
+    if (name[bytes]) out[bytes] = '*';
+    return out;
+}
+
+static int64_t bytes_of(const weft_graph *graph, const wefti_movable *m, const char *unit) {
+    const weft_body *root = graph->root;
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < root->in_count; i++) {
+        const wefti_value_info *v = &root->values[root->in[i]];
+        const int64_t p =
+            v->kind == WEFTI_VALUE_PARAM ? wefti_map_find_text(&m->names, v->name) : -1;
+        if (p >= 0 && !strcmp(m->parameters[p].unit, unit)) bytes += weft_desc_bytes(&v->desc);
+    }
+    return bytes;
+}
+
+/* The parameters in the order of their units. */
+static weft_status divide(const weft_graph *graph, wefti_movable *m, int64_t all) {
+    int64_t used = 0;
+    wefti_map units = {0};
+    weft_status status = WEFT_OK;
+    for (int32_t i = 0; i < m->count && status >= 0; i++) {
+        const char *unit = m->parameters[i].unit;
+        int64_t group = wefti_map_find_text(&units, unit);
+        if (group < 0) {
+            const int64_t bytes = bytes_of(graph, m, unit);
+            if (!m->groups || used + bytes > all / GROUP_SHARES) m->groups++, used = 0;
+            used += bytes;
+            group = m->groups - 1;
+            status = wefti_map_add_text(&units, unit, group, NULL);
+        }
+        m->parameters[i].group = (int32_t)group;
+    }
+    wefti_map_free(&units);
+    return status;
+}
+
+weft_status wefti_movable_find(const weft_graph *graph, const weft_plan *plan, wefti_arena *arena,
+                               wefti_movable *out) {
+    const weft_body *root = graph->root;
+    int64_t all = 0;
+    *out = (wefti_movable){.arena = arena, .plan = plan};
+    WEFT_TRY(take(arena, root->in_count, sizeof *out->parameters, &out->parameters));
+    for (int64_t i = 0; i < root->in_count; i++) {
+        const wefti_value_info *v = &root->values[root->in[i]];
+        size_t family;
+        if (v->kind != WEFTI_VALUE_PARAM) continue;
+        const char *unit = pattern_of(arena, v->name, unit_bytes(v->name, &family));
+        WEFT_REQUIRE(unit, WEFT_E_NOMEM, "no memory for what may leave device memory");
+        WEFT_TRY(wefti_map_add_text(&out->names, v->name, out->count, NULL));
+        out->parameters[out->count++] = (wefti_movable_parameter){v->name, unit, 0};
+        all += weft_desc_bytes(&v->desc);
+    }
+    WEFT_TRY(divide(graph, out, all));
+    const int64_t candidates = (int64_t)MOVABLE_KINDS * out->groups;
+    WEFT_TRY(take(arena, candidates, sizeof *out->candidates, &out->candidates));
+    WEFT_TRY(take(arena, candidates, sizeof *out->span_cap, &out->span_cap));
+    return take(arena, candidates, sizeof *out->spans, &out->spans);
+}
+
+void wefti_movable_free(wefti_movable *m) {
+    for (int32_t i = 0; m->spans && i < MOVABLE_KINDS * m->groups; i++) wefti_free(m->spans[i]);
+    wefti_map_free(&m->names);
+}
+
+/* ---- what candidates free and cost, on each class of ranks ---- */
+
+/* Of one class. */
+typedef struct class_sums {
+    int64_t *bytes, *moved;                 /* [candidates] */
+    int64_t *used;                          /* [groups]: by the call that is walked */
+    double *seconds[WEFTI_RESIDENCY_TIERS]; /* [candidates] */
+    double *reads[WEFTI_RESIDENCY_TIERS];   /* [groups]: of the call that is walked */
+} class_sums;
+
+typedef struct movable_walk {
+    wefti_movable *m;
+    const wefti_movable_costs *costs;
+    const wefti_program *p;
+    int32_t time; /* of the next step; times of all classes follow each other */
+    class_sums sum;
+} movable_walk;
+
+static weft_status add_span(wefti_movable *m, int32_t i, int32_t first, int32_t last,
+                            int64_t bytes) {
+    wefti_residency_candidate *c = &m->candidates[i];
+    if (!bytes || first > last) return WEFT_OK;
+    WEFT_TRY(WEFT_GROW(m->spans[i], c->span_count, m->span_cap[i]));
+    m->spans[i][c->span_count++] = (wefti_residency_span){first, last, bytes};
+    c->spans = m->spans[i];
+    return WEFT_OK;
+}
+
+/* In blocks, as updates copy. */
+static double copy_seconds(const movable_walk *w, int tier, bool reads, int64_t bytes) {
+    const double block = bytes < COPY_BLOCK ? (double)bytes : COPY_BLOCK;
+    if (bytes <= 0) return 0;
+    return wefti_tier_seconds(w->costs->machine, spaces[tier],
+                              reads ? WEFTI_TIER_READ : WEFTI_TIER_WRITE, block, w->costs->ranks) *
+           ((double)bytes / block);
+}
+
+static double both_ways(const movable_walk *w, int tier, int64_t bytes) {
+    return copy_seconds(w, tier, true, bytes) + copy_seconds(w, tier, false, bytes);
+}
+
+/* Kernels of a step, behind which copies can hide. */
+static double kernel_seconds(const movable_walk *w, const wefti_step *step) {
+    double seconds = 0;
+    if (step->kind != WEFTI_STEP_CALL) return 0;
+    for (int32_t k = step->from; k < step->to; k++) {
+        const wefti_instruction *x = &step->routine->code[k];
+        if (x->node) seconds += wefti_node_model_seconds(w->costs->machine, x->node, &x->cost);
+    }
+    return seconds;
+}
+
+/* The group of a tensor that is a parameter, or a state of one; -1: of none. */
+static int32_t group_of(const movable_walk *w, const wefti_tensor *t) {
+    if (t->role == WEFTI_TENSOR_OPTIMIZER) t = &w->p->tensors[t->param];
+    if (t->role != WEFTI_TENSOR_PARAM) return -1;
+    const int64_t i = wefti_map_find_text(&w->m->names, t->name);
+    return i < 0 ? -1 : w->m->parameters[i].group;
+}
+
+/* What lies in device memory all the time, and is read and written by updates. */
+static weft_status add_tensors(movable_walk *w, int32_t begin) {
+    const int32_t groups = w->m->groups;
+    for (int32_t i = 0; i < w->p->tensor_count; i++) {
+        const wefti_tensor *t = &w->p->tensors[i];
+        const int32_t group = group_of(w, t);
+        if (group < 0 || wefti_location_space(t->home) != WEFTI_SPACE_DEVICE) continue;
+        const int what =
+            t->role == WEFTI_TENSOR_OPTIMIZER ? WEFT_OFFLOAD_OPTIMIZER : WEFT_OFFLOAD_PARAMETERS;
+        const int32_t c = what * groups + group;
+        const int64_t bytes = weft_desc_bytes(&t->desc);
+        w->sum.bytes[c] += bytes;
+        if (t->frozen) continue;
+        w->sum.moved[c] += 2 * bytes;
+        for (int k = 0; k < WEFTI_RESIDENCY_TIERS; k++)
+            w->sum.seconds[k][c] += both_ways(w, k, bytes);
+    }
+    for (int32_t c = 0; c < MOVABLE_KINDS * groups; c++)
+        WEFT_TRY(add_span(w->m, c, begin, w->time - 1, w->sum.bytes[c]));
+    return WEFT_OK;
+}
+
+static void read_parameters(movable_walk *w, const wefti_step *step) {
+    const int32_t groups = w->m->groups;
+    memset(w->sum.used, 0, (size_t)groups * sizeof *w->sum.used);
+    for (int k = 0; k < WEFTI_RESIDENCY_TIERS; k++)
+        memset(w->sum.reads[k], 0, (size_t)groups * sizeof **w->sum.reads);
+    for (int32_t a = 0; a < step->routine->inputs; a++) {
+        bool known = step->params[a] < 0;
+        for (int32_t before = 0; before < a && !known; before++)
+            known = step->params[before] == step->params[a];
+        const int32_t group = known ? -1 : group_of(w, &w->p->tensors[step->params[a]]);
+        if (group < 0) continue;
+        const int64_t bytes = weft_desc_bytes(&w->p->tensors[step->params[a]].desc);
+        w->sum.used[group] += bytes;
+        for (int k = 0; k < WEFTI_RESIDENCY_TIERS; k++)
+            w->sum.reads[k][group] += copy_seconds(w, k, true, bytes);
+    }
+}
+
+/* Whether copies run beside kernels. */
+static bool hides(const movable_walk *w, int tier) {
+    return !wefti_tier_rates_of(w->costs->machine, spaces[tier])->spends_cores;
+}
+
+/* A call reads its parameters from the tier while the call before it runs, `ahead` seconds. */
+static weft_status add_call(movable_walk *w, const wefti_step *step, int32_t from, int32_t now,
+                            double runs, double ahead) {
+    const int32_t groups = w->m->groups;
+    read_parameters(w, step);
+    for (int32_t g = 0; g < groups; g++) {
+        const int32_t c = WEFT_OFFLOAD_PARAMETERS * groups + g;
+        WEFT_TRY(add_span(w->m, c, from, now, -w->sum.used[g]));
+        if (step->part) continue;
+        w->sum.moved[c] += (int64_t)(runs * (double)w->sum.used[g]);
+        for (int k = 0; k < WEFTI_RESIDENCY_TIERS; k++) {
+            const double left = w->sum.reads[k][g] - (hides(w, k) ? ahead : 0);
+            if (left > 0) w->sum.seconds[k][c] += runs * left;
+        }
+    }
+    return WEFT_OK;
+}
+
+/* `counts`: a step runs the program. */
+static weft_status add_calls(movable_walk *w, int32_t begin, bool counts) {
+    int32_t last = begin, now = begin;
+    double ahead = 0;
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
+        for (int32_t k = 0; k < w->p->step_count[s]; k++, now++) {
+            const wefti_step *step = &w->p->steps[s][k];
+            const bool pass = step->phase == WEFTI_FORWARD || step->phase == WEFTI_BACKWARD;
+            if (step->kind != WEFTI_STEP_CALL || !pass) continue;
+            const double runs =
+                !counts ? 0
+                        : wefti_program_runs(w->p, (wefti_section)s, w->costs->microbatches) *
+                              (double)wefti_program_times(w->p, (wefti_section)s, k);
+            WEFT_TRY(add_call(w, step, step->part ? last + 1 : last, now, runs, ahead));
+            ahead = kernel_seconds(w, step);
+            last = now;
+        }
+    return WEFT_OK;
+}
+
+/* States are read and written while other updates run. */
+static void hide_updates(movable_walk *w) {
+    for (int32_t k = 0; k < w->p->step_count[WEFTI_SECTION_UPDATE]; k++) {
+        const wefti_step *step = &w->p->steps[WEFTI_SECTION_UPDATE][k];
+        const int32_t g = step->tensor < 0 ? -1 : group_of(w, &w->p->tensors[step->tensor]);
+        const int32_t c = WEFT_OFFLOAD_OPTIMIZER * w->m->groups + g;
+        const double kernels = kernel_seconds(w, step);
+        for (int t = 0; t < WEFTI_RESIDENCY_TIERS && g >= 0; t++) {
+            const double left = w->sum.seconds[t][c] - (hides(w, t) ? kernels : 0);
+            w->sum.seconds[t][c] = left > 0 ? left : 0;
+        }
+    }
+}
+
+static void note_needs(movable_walk *w, const wefti_rank_class *c, int32_t graphs) {
+    int64_t own = 0;
+    for (int32_t g = 0; g < graphs; g++) own += c->programs[g]->program_bytes;
+    for (int32_t g = 0; g < graphs; g++)
+        for (int s = 0; s < WEFTI_SECTIONS; s++)
+            for (int32_t k = 0; k < c->programs[g]->step_count[s]; k++)
+                w->m->need[w->time++] = c->programs[g]->steps[s][k].used_bytes + own;
+}
+
+/* A candidate has the most that it has on any class. */
+static void keep_sums(movable_walk *w) {
+    for (int32_t i = 0; i < MOVABLE_KINDS * w->m->groups; i++) {
+        wefti_residency_candidate *c = &w->m->candidates[i];
+        wefti_keep_most(&c->bytes, w->sum.bytes[i]);
+        wefti_keep_most(&c->moved, w->sum.moved[i]);
+        for (int t = 0; t < WEFTI_RESIDENCY_TIERS; t++)
+            if (w->sum.seconds[t][i] > c->to[t].seconds) c->to[t].seconds = w->sum.seconds[t][i];
+    }
+}
+
+static weft_status clear_sums(movable_walk *w) {
+    const int64_t groups = w->m->groups, candidates = MOVABLE_KINDS * groups;
+    WEFT_TRY(take(w->m->arena, candidates, sizeof(int64_t), &w->sum.bytes));
+    WEFT_TRY(take(w->m->arena, candidates, sizeof(int64_t), &w->sum.moved));
+    WEFT_TRY(take(w->m->arena, groups, sizeof(int64_t), &w->sum.used));
+    for (int t = 0; t < WEFTI_RESIDENCY_TIERS; t++) {
+        WEFT_TRY(take(w->m->arena, candidates, sizeof(double), &w->sum.seconds[t]));
+        WEFT_TRY(take(w->m->arena, groups, sizeof(double), &w->sum.reads[t]));
+    }
+    return WEFT_OK;
+}
+
+static int32_t steps_of(const wefti_program *p) {
+    int32_t steps = 0;
+    for (int s = 0; s < WEFTI_SECTIONS; s++) steps += p->step_count[s];
+    return steps;
+}
+
+static weft_status add_class(movable_walk *w, const wefti_rank_class *c, int32_t graphs) {
+    int32_t begin = w->time;
+    w->p = c->programs[0];
+    WEFT_TRY(clear_sums(w));
+    note_needs(w, c, graphs);
+    WEFT_TRY(add_tensors(w, begin));
+    hide_updates(w);
+    for (int32_t g = 0; g < graphs; g++) {
+        w->p = c->programs[g];
+        WEFT_TRY(add_calls(w, begin, g == 0));
+        begin += steps_of(w->p);
+    }
+    keep_sums(w);
+    return WEFT_OK;
+}
+
+/* A group of which the plan moves a part already stays as it is. */
+static void allow(wefti_movable *m, const wefti_movable_costs *costs) {
+    for (int32_t i = 0; i < MOVABLE_KINDS * m->groups; i++) {
+        m->candidates[i].kind = i / m->groups;
+        for (int t = 0; t < WEFTI_RESIDENCY_TIERS; t++)
+            m->candidates[i].to[t].allowed = costs->allowed[t] && m->candidates[i].bytes > 0;
+    }
+    for (int32_t p = 0; p < m->count; p++)
+        for (int what = 0; what < MOVABLE_KINDS; what++) {
+            wefti_residency_candidate *c =
+                &m->candidates[what * m->groups + m->parameters[p].group];
+            if (wefti_plan_tier(m->plan, (weft_offload)what, m->parameters[p].name) !=
+                WEFT_TIER_DEVICE)
+                for (int t = 0; t < WEFTI_RESIDENCY_TIERS; t++) c->to[t].allowed = false;
+        }
+}
+
+weft_status wefti_movable_problem(wefti_movable *m, const wefti_rank_classes *classes,
+                                  const wefti_movable_costs *costs, wefti_residency_problem *out) {
+    movable_walk w = {.m = m, .costs = costs};
+    int32_t times = 0;
+    for (int32_t c = 0; c < classes->count; c++)
+        for (int32_t g = 0; g < classes->graphs; g++)
+            times += steps_of(classes->classes[c].programs[g]);
+    WEFT_TRY(take(m->arena, times, sizeof *m->need, &m->need));
+    for (int32_t c = 0; c < classes->count; c++)
+        WEFT_TRY(add_class(&w, &classes->classes[c], classes->graphs));
+    allow(m, costs);
+    *out = (wefti_residency_problem){.need = m->need,
+                                     .times = times,
+                                     .candidates = m->candidates,
+                                     .count = MOVABLE_KINDS * m->groups};
+    return WEFT_OK;
+}
+
+/* ---- entries ---- */
+
+/* How entries name what moves: the first one that moves nothing else is used. */
+typedef enum entry_form {
+    ENTRY_ALL,
+    ENTRY_FAMILIES,
+    ENTRY_UNITS,
+    ENTRY_NAMES,
+    ENTRY_FORMS
+} entry_form;
+
+static weft_tier tier_of(const wefti_movable *m, const int8_t *tier, int what, int32_t p) {
+    const int to = tier[what * m->groups + m->parameters[p].group];
+    return to == WEFTI_RESIDENCY_STAYS
+               ? wefti_plan_tier(m->plan, (weft_offload)what, m->parameters[p].name)
+               : tiers[to];
+}
+
+/* Whether all parameters whose names begin like this one have its tier. */
+static bool family_moves(const wefti_movable *m, const int8_t *tier, int what, int32_t p,
+                         size_t family) {
+    bool same = true;
+    for (int32_t i = 0; i < m->count && same; i++)
+        same = strncmp(m->parameters[i].name, m->parameters[p].name, family) != 0 ||
+               tier_of(m, tier, what, i) == tier_of(m, tier, what, p);
+    return same;
+}
+
+static weft_status add_entry(const wefti_movable *m, const int8_t *tier, int what, int32_t p,
+                             entry_form form, weft_plan *plan) {
+    const wefti_movable_parameter *x = &m->parameters[p];
+    size_t family;
+    const size_t unit = unit_bytes(x->name, &family);
+    const char *match = form == ENTRY_ALL ? "*" : form == ENTRY_NAMES ? x->name : x->unit;
+    if (form == ENTRY_FAMILIES && family < unit && family_moves(m, tier, what, p, family))
+        match = pattern_of(m->arena, x->name, family);
+    WEFT_REQUIRE(match, WEFT_E_NOMEM, "no memory for what may leave device memory");
+    return weft_plan_offload(plan, match, (weft_offload)what, tier_of(m, tier, what, p));
+}
+
+static bool says_it(const wefti_movable *m, const int8_t *tier, int what, const weft_plan *plan) {
+    for (int32_t p = 0; p < m->count; p++)
+        if (wefti_plan_tier(plan, (weft_offload)what, m->parameters[p].name) !=
+            tier_of(m, tier, what, p))
+            return false;
+    return true;
+}
+
+static weft_status add_entries(const wefti_movable *m, const int8_t *tier, int what,
+                               weft_plan *plan) {
+    const int64_t before = plan->offload.count;
+    /* An entry replaces one of the plan that has the same pattern. */
+    const entry_form first = m->plan->offload.count ? ENTRY_NAMES : ENTRY_ALL;
+    for (int form = (int)first; form < ENTRY_FORMS; form++) {
+        plan->offload.count = before;
+        for (int32_t p = 0; p < m->count; p++)
+            if (tier[what * m->groups + m->parameters[p].group] != WEFTI_RESIDENCY_STAYS)
+                WEFT_TRY(add_entry(m, tier, what, p, (entry_form)form, plan));
+        if (says_it(m, tier, what, plan)) break;
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_movable_rules(const wefti_movable *m, const int8_t *tier, weft_plan *plan) {
+    for (int what = 0; what < MOVABLE_KINDS; what++) WEFT_TRY(add_entries(m, tier, what, plan));
+    return WEFT_OK;
+}

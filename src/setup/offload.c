@@ -1,0 +1,343 @@
+/* memory.offload: auto. The programs of the plan are built, dry. If they do not fit the memory of a
+ * device, candidates are chosen by what they free and cost (setup/movable.h, memory/residency.h),
+ * and the programs are built again. If an estimate was off, the next choice has a smaller limit. */
+#include <string.h>
+
+#include "base/number.h"
+#include "base/text.h"
+#include "device/disk.h"
+#include "job/job.h"
+#include "program/print.h"
+#include "search/predict/predict.h"
+#include "session/optimizer.h"
+#include "setup/movable.h"
+#include "setup/setup.h"
+#include "weft/info.h"
+
+enum { CHOICE_ROUNDS = 8 };
+#define ENOUGH (INT64_MAX / 4) /* bytes of a tier without a limit */
+
+/* A plan with its programs. */
+typedef struct offload_trial {
+    weft_plan *plan; /* refined */
+    wefti_rank_classes *classes;
+    int64_t bytes; /* that a device needs, with its programs */
+} offload_trial;
+
+typedef struct offload_choice {
+    wefti_built *b;
+    weft_plan *base;                /* moves nothing that the user has not decided */
+    weft_graph *graph, *eval_graph; /* wrapped; eval_graph NULL: no validation */
+    wefti_machine_model *machine;
+    wefti_optimizer *optimizer;
+    wefti_route_cache *routes;
+    wefti_arena *arena;
+    wefti_movable movable;
+    wefti_prepare prepare;
+    int32_t microbatches, devices;
+    int32_t *host; /* [devices], for buddies */
+    int64_t limit;
+    bool tiers[WEFT_TIERS];
+} offload_choice;
+
+/* ---- trials ---- */
+
+typedef struct offload_build {
+    const offload_choice *x;
+    const weft_plan *plan;
+} offload_build;
+
+static weft_status build(void *context, int32_t rank, wefti_program **programs) {
+    const offload_build *of = context;
+    const offload_choice *x = of->x;
+    wefti_program_spec spec = {.graph = x->graph,
+                               .kind = wefti_kind_of(rank),
+                               .prepare = x->prepare,
+                               .optimizer = wefti_optimizer_plan_of(x->optimizer),
+                               .microbatches = x->microbatches,
+                               .plan = wefti_plan_matters(of->plan) ? of->plan : NULL,
+                               .rank = rank,
+                               .host = x->host,
+                               .routes = x->routes};
+    WEFT_TRY(wefti_program_build(&spec, &programs[0]));
+    if (!x->eval_graph) return WEFT_OK;
+    spec.graph = x->eval_graph;
+    spec.optimizer = NULL;
+    spec.microbatches = 1;
+    spec.shared = programs[0];
+    spec.before = wefti_program_footprint(programs[0]);
+    return wefti_program_build(&spec, &programs[1]);
+}
+
+static void end_trial(offload_trial *t) {
+    wefti_rank_classes_destroy(t->classes);
+    weft_plan_destroy(t->plan);
+    *t = (offload_trial){.plan = NULL};
+}
+
+/* Also on failure, the caller calls end_trial. */
+static weft_status try_plan(offload_choice *x, const weft_plan *plan, offload_trial *t) {
+    x->microbatches = (int32_t)x->b->batch.microbatches;
+    WEFT_TRY(wefti_session_take_plan(plan, &x->microbatches, &t->plan));
+    const offload_build of = {x, t->plan};
+    const wefti_fold fold = {.plan = x->devices > 1 ? t->plan : NULL,
+                             .graphs = x->eval_graph ? 2 : 1,
+                             .context = (void *)&of,
+                             .build = build};
+    WEFT_TRY(wefti_rank_classes_find(&fold, &t->classes));
+    for (int32_t c = 0; c < t->classes->count; c++) {
+        wefti_program *const *programs = t->classes->classes[c].programs;
+        int64_t bytes = wefti_footprint_bytes(wefti_programs_footprint(programs, fold.graphs),
+                                              WEFTI_SPACE_DEVICE);
+        for (int32_t g = 0; g < fold.graphs; g++) bytes += programs[g]->program_bytes;
+        wefti_keep_most(&t->bytes, bytes);
+    }
+    return WEFT_OK;
+}
+
+static weft_status try_tiers(offload_choice *x, const int8_t *tier, offload_trial *t) {
+    weft_plan *plan;
+    WEFT_TRY(wefti_plan_copy(x->base, &plan));
+    weft_status status = wefti_movable_rules(&x->movable, tier, plan);
+    if (status >= 0) status = try_plan(x, plan, t);
+    weft_plan_destroy(plan);
+    return status;
+}
+
+/* ---- tiers ---- */
+
+void wefti_built_tiers(const wefti_built *b, const wefti_machine_model *machine,
+                       bool out[WEFT_TIERS]) {
+    const wefti_tier_rates *host = &machine->device.host_bytes_per_second;
+    const bool own = *b->job->machine ? host->source && !host->spends_cores
+                                      : strcmp(wefti_kind_of(0)->table->name, "host") != 0;
+    out[WEFT_TIER_DEVICE] = false;
+    out[WEFT_TIER_HOST] = own;
+    out[WEFT_TIER_DISK] = *b->job->memory.disk.path != '\0';
+}
+
+/* What is free on the disk counts if the directory exists; predictions need none. */
+static int64_t disk_room(const wefti_built *b) {
+    int64_t room = ENOUGH;
+    const int64_t most = b->disk_bytes ? b->disk_bytes : b->job->memory.disk.size_bytes;
+    if (wefti_disk_free_bytes(b->job->memory.disk.path, &room) < 0)
+        wefti_error_clear();
+    else
+        room /= wefti_built_sharing(b);
+    return most && most < room ? most : room;
+}
+
+/* Of this machine; a machine that need not exist has enough. */
+static int64_t host_room(const wefti_built *b) {
+    weft_info info;
+    weft_info_get(&info);
+    return *b->job->machine ? ENOUGH : info.memory_bytes / wefti_built_sharing(b);
+}
+
+static void find_rooms(const offload_choice *x, const wefti_rank_classes *all,
+                       int64_t room[WEFTI_RESIDENCY_TIERS]) {
+    static const wefti_space spaces[WEFTI_RESIDENCY_TIERS] = {WEFTI_SPACE_HOST, WEFTI_SPACE_DISK};
+    for (int t = 0; t < WEFTI_RESIDENCY_TIERS; t++) {
+        int64_t used = 0;
+        for (int32_t c = 0; c < all->count; c++)
+            wefti_keep_most(&used, wefti_footprint_bytes(wefti_programs_footprint(
+                                                             all->classes[c].programs, all->graphs),
+                                                         spaces[t]));
+        room[t] = 0;
+        if (x->tiers[WEFT_TIER_HOST + t]) room[t] = (t ? disk_room(x->b) : host_room(x->b)) - used;
+        if (room[t] < 0) room[t] = 0;
+    }
+}
+
+/* ---- the choice ---- */
+
+static weft_status refuse(const offload_choice *x, int64_t base, int64_t least,
+                          const wefti_residency *r) {
+    static const char *const names[WEFTI_RESIDENCY_TIERS] = {"host", "disk"};
+    char need[32], moved[32], most[32];
+    wefti_bytes_text(base, need);
+    wefti_bytes_text(x->limit, most);
+    WEFT_REQUIRE(x->tiers[WEFT_TIER_HOST] || x->tiers[WEFT_TIER_DISK], WEFT_E_NOMEM,
+                 "memory.offload: auto: a step needs %s of device memory, but the limit "
+                 "(device.memory) is %s, and there is no tier below it: set memory.disk.path to a "
+                 "directory of a local disk",
+                 need, most);
+    WEFT_REQUIRE(r->lacking == WEFTI_RESIDENCY_STAYS, WEFT_E_NOMEM,
+                 "memory.offload: auto: a step needs %s of device memory, but the limit "
+                 "(device.memory) is %s, and what must leave it needs %s more than tier %s has: "
+                 "give the tier more room%s",
+                 need, most, wefti_bytes_text(r->lacks, moved), names[r->lacking],
+                 r->lacking ? " (memory.disk)" : ", or set memory.disk.path");
+    WEFT_FAIL(WEFT_E_NOMEM,
+              "memory.offload: auto: a step needs %s of device memory, and %s with all optimizer "
+              "states and parameters in lower tiers, but the limit (device.memory) is %s: use a "
+              "smaller train.batch, or more train.accumulate",
+              need, wefti_bytes_text(least, moved), most);
+}
+
+/* All that may move, each to the first tier that has room. */
+static void move_all(const wefti_residency_problem *p, int8_t *tier) {
+    int64_t room[WEFTI_RESIDENCY_TIERS];
+    memcpy(room, p->room, sizeof room);
+    for (int32_t i = 0; i < p->count; i++) {
+        tier[i] = WEFTI_RESIDENCY_STAYS;
+        for (int t = 0; t < WEFTI_RESIDENCY_TIERS && tier[i] == WEFTI_RESIDENCY_STAYS; t++)
+            if (p->candidates[i].to[t].allowed && p->candidates[i].bytes <= room[t]) {
+                tier[i] = (int8_t)t;
+                room[t] -= p->candidates[i].bytes;
+            }
+    }
+}
+
+static weft_status take_trial(offload_choice *x, offload_trial *t, int64_t base) {
+    char need[32], least[32], most[32];
+    weft_plan_destroy(x->b->searched);
+    x->b->searched = t->plan;
+    t->plan = NULL;
+    wefti_setup_note(x->b->setup,
+                     "memory.offload: auto: a step needs %s of device memory in place of %s, of "
+                     "which the limit is %s",
+                     wefti_bytes_text(t->bytes, least), wefti_bytes_text(base, need),
+                     wefti_bytes_text(x->limit, most));
+    return WEFT_OK;
+}
+
+/* A search has predicted another plan than the one that was chosen behind it. */
+static weft_status predict_again(const offload_choice *x, const offload_trial *t) {
+    weft_search_report *r = x->b->report;
+    const wefti_predict_files none = {.trace = NULL};
+    weft_prediction *p;
+    if (!r || !r->prediction) return WEFT_OK;
+    const wefti_predict_options options = {.machine = x->machine,
+                                           .microbatches = x->microbatches,
+                                           .tokens = r->prediction->tokens_per_second *
+                                                     r->prediction->step_seconds,
+                                           .flops = r->prediction->flops};
+    WEFT_TRY(wefti_predict_classes(t->classes, &options, &none, &p));
+    weft_prediction_free(r->prediction);
+    r->prediction = p;
+    if (r->lower_bound_seconds > 0)
+        r->gap = (p->step_seconds - r->lower_bound_seconds) / r->lower_bound_seconds;
+    if (r->plan_bound_seconds > p->step_seconds) r->plan_bound_seconds = p->step_seconds;
+    return WEFT_OK;
+}
+
+/* *out: the first choice that fits when its programs are built, or a trial without a plan. */
+static weft_status try_choices(offload_choice *x, wefti_residency_problem *p, wefti_residency *r,
+                               offload_trial *out) {
+    for (int round = 0; round < CHOICE_ROUNDS; round++) {
+        end_trial(out);
+        WEFT_TRY(wefti_residency_choose(p, r));
+        if (!r->fits) return WEFT_OK;
+        WEFT_TRY(try_tiers(x, r->tier, out));
+        if (out->bytes <= x->limit) return WEFT_OK;
+        p->limit = x->limit - (out->bytes - r->peak); /* less than r->peak */
+    }
+    end_trial(out);
+    return WEFT_OK;
+}
+
+static weft_status choose_moves(offload_choice *x, const offload_trial *base, offload_trial *t) {
+    const wefti_movable_costs costs = {
+        .machine = x->machine,
+        .microbatches = x->microbatches,
+        .ranks = x->devices,
+        .allowed = {x->tiers[WEFT_TIER_HOST], x->tiers[WEFT_TIER_DISK]}};
+    wefti_residency_problem p;
+    wefti_residency r = {.tier = NULL};
+    WEFT_TRY(wefti_movable_find(x->graph, x->base, x->arena, &x->movable));
+    WEFT_TRY(wefti_movable_problem(&x->movable, base->classes, &costs, &p));
+    p.limit = x->limit;
+    find_rooms(x, base->classes, p.room);
+    r.tier = wefti_arena_alloc(x->arena, (size_t)p.count + 1);
+    WEFT_REQUIRE(r.tier, WEFT_E_NOMEM, "no memory for a choice of tiers");
+    WEFT_TRY(try_choices(x, &p, &r, t));
+    if (!t->plan) {
+        move_all(&p, r.tier);
+        WEFT_TRY(try_tiers(x, r.tier, t));
+    }
+    /* A joint search does not count programs. Its plan stays, for those who do to refuse it. */
+    if (t->bytes > x->limit && wefti_built_is_joint(x->b)) return WEFT_OK;
+    if (t->bytes > x->limit) return refuse(x, base->bytes, t->bytes, &r);
+    WEFT_TRY(predict_again(x, t));
+    return take_trial(x, t, base->bytes);
+}
+
+/* ---- rank 0 ---- */
+
+/* Entries that a search has tried are no decisions of the user. */
+static weft_status begin_base(offload_choice *x) {
+    const weft_plan *job = x->b->job->plan, *plan = wefti_built_plan(x->b);
+    if (plan) {
+        WEFT_TRY(wefti_plan_copy(plan, &x->base));
+        if (plan != job) x->base->offload.count = 0;
+        return plan != job && job ? wefti_plan_take_offload(x->base, job) : WEFT_OK;
+    }
+    WEFT_TRY(weft_plan_create(x->devices, &x->base));
+    return weft_plan_accumulate(x->base, (int)x->b->job->train.accumulate);
+}
+
+static weft_status place_devices(offload_choice *x) {
+    WEFT_NEW_ARRAY(x->host, int32_t, x->devices);
+    for (int32_t r = 0; r < x->devices; r++)
+        x->host[r] = *x->b->job->machine ? r / wefti_model_per_host(x->machine) : 0;
+    return WEFT_OK;
+}
+
+static weft_status begin(offload_choice *x) {
+    wefti_built *b = x->b;
+    const weft_session_options o = wefti_built_options(b);
+    int64_t limit;
+    x->devices = wefti_built_devices(b);
+    WEFT_TRY(wefti_arena_create(&x->arena));
+    WEFT_TRY(wefti_built_machine(b, &x->machine, &limit));
+    x->limit = limit ? limit : (int64_t)x->machine->device.memory_bytes.value;
+    if (b->memory_bytes && b->memory_bytes < x->limit) x->limit = b->memory_bytes;
+    wefti_built_tiers(b, x->machine, x->tiers);
+    WEFT_TRY(begin_base(x));
+    WEFT_TRY(place_devices(x));
+    WEFT_TRY(wefti_route_cache_create(&x->routes));
+    WEFT_TRY(wefti_built_graph_of(b, &b->model.config, b->batch.micro, &x->graph));
+    WEFT_TRY(wefti_graph_wrap(x->graph));
+    const int64_t threads = (o.threads ? o.threads : wefti_cores()) / wefti_built_sharing(b);
+    x->prepare = (wefti_prepare){.threads = threads > 1 ? (int)threads : 1,
+                                 .bf16 = wefti_session_choose_bf16(x->graph, o.bf16),
+                                 .dry = true};
+    if (b->data && weft_data_samples(b->data, WEFT_DATA_VALIDATION) > 0) {
+        WEFT_TRY(wefti_built_eval_graph_of(b, &x->eval_graph));
+        WEFT_TRY(wefti_graph_wrap(x->eval_graph));
+    }
+    return wefti_optimizer_for(&o, x->graph, &x->optimizer);
+}
+
+static weft_status choose(offload_choice *x) {
+    offload_trial base = {.plan = NULL}, t = {.plan = NULL};
+    WEFT_TRY(begin(x));
+    weft_status status = try_plan(x, x->base, &base);
+    if (status >= 0 && base.bytes > x->limit) status = choose_moves(x, &base, &t);
+    end_trial(&t);
+    end_trial(&base);
+    return status;
+}
+
+static weft_status choose_alone(wefti_built *b) {
+    offload_choice x = {.b = b};
+    const weft_status status = choose(&x);
+    wefti_movable_free(&x.movable);
+    wefti_optimizer_destroy(x.optimizer);
+    wefti_route_cache_destroy(x.routes);
+    wefti_model_destroy(x.machine);
+    weft_graph_destroy(x.graph);
+    weft_graph_destroy(x.eval_graph);
+    weft_plan_destroy(x.base);
+    wefti_free(x.host);
+    wefti_arena_destroy(x.arena);
+    return status;
+}
+
+weft_status wefti_built_offload(wefti_built *b) {
+    const wefti_setup *s = b->setup;
+    if (!wefti_job_offloads_auto(b->job) || (s->briefing && !s->briefing->anew)) return WEFT_OK;
+    const weft_status status = s->party.follows ? WEFT_OK : choose_alone(b);
+    return s->party.agreement ? wefti_built_share_plan(b, status) : status;
+}

@@ -1,0 +1,120 @@
+#!/bin/sh
+# memory.offload: auto: nothing moves if the job fits; else what moves makes it fit, and the result is the same to the bit.
+. tests/cli/run.inc
+job="job.yaml model.layers=8 model.hidden=128 model.vocab=256"
+auto="memory.offload=auto memory.disk.path=$work"
+
+# needs words...: the bytes of device memory that the job needs, with its programs
+needs() {
+    "$weft" model "$@" --json >needs.json 2>&1 || fail "weft model $*" needs.json
+    echo $(($(value predicted_peak_bytes <needs.json) + $(value program_bytes <needs.json)))
+}
+digest() {
+    "$weft" checkpoint digest "$@" --json >digest.json || fail "no digest of $1" digest.json
+    sed -n 's/.*"digest": "\([^"]*\)".*/\1/p' digest.json
+}
+moved() { sed -n '/"offload": \[/,/\]/p' "$1" | grep -c match; }
+
+# What fits does not change, with and without a plan of its own.
+for plan in '' '--devices 2 parallel.optimizer.level=1'; do
+    for verb in program plan; do
+        # shellcheck disable=SC2086
+        expect 0 '' $verb $job $plan && cp out plain.txt
+        # shellcheck disable=SC2086
+        expect 0 '' $verb $job $plan $auto
+        cmp -s plain.txt out || fail "$verb: auto changes what fits" out
+        # shellcheck disable=SC2086
+        expect 0 '' $verb $job $plan memory.offload=auto
+        cmp -s plain.txt out || fail "$verb: auto without a tier changes what fits" out
+    done
+done
+
+# Limits from what all needs down to what is left if all moves.
+all='memory.offload=[{match: "*", what: optimizer, to: disk}, {match: "*", what: parameters, to: disk}]'
+for plan in '' '--devices 2 parallel.optimizer.level=1' '--devices 2 parallel.pipeline.stages=2 train.accumulate=2'; do
+    # shellcheck disable=SC2086
+    most=$(needs $job $plan) least=$(needs $job $plan "$all" "memory.disk.path=$work")
+    before=0
+    for part in 1 2 3 4; do
+        limit=$((most - (most - least) * part / 4))
+        # shellcheck disable=SC2086
+        [ "$(needs $job $plan $auto device.memory=$limit)" -le $limit ] || fail "more than $limit bytes" needs.json
+        bytes=$(value disk_bytes <needs.json)
+        [ "$bytes" -ge "$before" ] || fail "a smaller limit moves less: $bytes bytes, not $before"
+        before=$bytes
+        # shellcheck disable=SC2086
+        expect 0 'plan.json' plan $job $plan $auto device.memory=$limit --out plan.json
+        [ "$(moved plan.json)" -gt 0 ] || fail 'the plan has no entry' plan.json
+        # The entries of the plan are what weft has chosen.
+        # shellcheck disable=SC2086
+        expect 0 "\"disk_bytes\": $bytes" plan $job --check plan.json "memory.disk.path=$work" device.memory=$limit --json
+    done
+    # shellcheck disable=SC2086
+    expect 1 'memory.offload|auto|device.memory|optimizer|parameters' model $job $plan $auto device.memory=$((least - 4096))
+done
+# Naive: all states move, if that is enough.
+# shellcheck disable=SC2086
+most=$(needs $job) states=$(value optimizer_bytes <needs.json)
+# shellcheck disable=SC2086
+expect 0 '' model $job $auto device.memory=$((most - states / 4)) --json
+[ "$(value disk_moved_bytes <out)" -le $((2 * states)) ] || fail 'more bytes move than those of all states' out
+
+# Runs: the result of an unlimited one, within the limit. A run goes on with the same, and with other limits.
+# shellcheck disable=SC2086
+expect 0 'done' train $job checkpoint.dir=plain
+whole=$(digest plain) limit=$((most - states / 2))
+# shellcheck disable=SC2086
+expect 0 'memory.offload|auto|disk|done' train $job $auto device.memory=$limit checkpoint.dir=run
+[ "$(digest run)" = "$whole" ] || fail 'auto gives other tensors'
+[ "$(moved run/record/plan.json)" -gt 0 ] || fail 'the record has no entry' run/record/plan.json
+# shellcheck disable=SC2086
+expect 0 'disk|done' train $job $auto device.memory=$limit train.steps=14 checkpoint.dir=run
+# shellcheck disable=SC2086
+expect 0 'done' train $job memory.offload=auto train.steps=16 checkpoint.dir=run
+for steps in 14 16; do
+    # shellcheck disable=SC2086
+    expect 0 'done' train $job train.steps=$steps checkpoint.dir=plain
+done
+[ "$(digest run)" = "$(digest plain)" ] || fail 'a run that goes on has other tensors'
+# A device with memory of its own has the tier host.
+WEFT_DEVICE=fenced
+export WEFT_DEVICE
+# shellcheck disable=SC2086
+expect 0 'host|done' train $job memory.offload=auto device.memory=$limit checkpoint.dir=fenced
+unset WEFT_DEVICE
+[ "$(digest fenced)" = "$whole" ] || fail 'host memory gives other tensors'
+# Rank 0 chooses for all.
+# shellcheck disable=SC2086
+expect 0 'done' launch -n 2 --no-logs -- "$weft" train $job $auto parallel.devices=2 device.memory=$limit checkpoint.dir=ranks
+[ "$(moved ranks/record/plan.json)" -gt 0 ] || fail 'the record has no entry' ranks/record/plan.json
+# shellcheck disable=SC2086
+expect 0 'done' train $job --devices 2 checkpoint.dir=two
+[ "$(digest ranks)" = "$(digest two)" ] || fail 'ranks give other tensors'
+
+# Mode auto moves states only if no plan fits without.
+search="$job --mode auto --devices 2 --evaluations 2 train.batch=8"
+# shellcheck disable=SC2086
+expect 0 '' plan $search $auto --out plan.json
+[ "$(moved plan.json)" = 0 ] || fail 'a search moves what fits' plan.json
+limit=64MiB
+for try in 12MiB 11MiB 10MiB 9MiB 8MiB 7MiB; do
+    # shellcheck disable=SC2086
+    "$weft" plan $search device.memory=$try >out 2>&1 && continue
+    limit=$try
+    break
+done
+# shellcheck disable=SC2086
+expect 1 'bytes' plan $search device.memory=$limit
+# shellcheck disable=SC2086
+expect 0 'disk|gap' plan $search $auto device.memory=$limit --out plan.json
+[ "$(moved plan.json)" -gt 0 ] || fail 'the plan has no entry' plan.json
+
+# Bad input: no tier, a tier that is too small, a word that is none.
+# shellcheck disable=SC2086
+expect 1 'memory.offload|auto|device.memory|memory.disk.path' train $job memory.offload=auto device.memory=$((most / 2))
+# shellcheck disable=SC2086
+expect 1 'memory.offload|auto|disk|more' train $job $auto device.memory=$((most - states)) memory.disk.size=1MiB
+expect 1 'memory.offload|auto' model job.yaml memory.offload=aut
+expect 1 'memory.disk.path' train job.yaml memory.offload=auto "memory.disk.path=$work/missing"
+expect 0 'offload: auto' train job.yaml --job memory.offload=auto
+exit $failed
