@@ -13,7 +13,8 @@ extern "C" {
 #endif
 
 /** From now on, this process reads files that were encrypted with a key, beside those of earlier
- * calls. Training takes the key of its job by itself. See docs/guide/how-to-encrypt.md.
+ * calls. Sessions that are created from then on encrypt their files for tensors in tier DISK.
+ * Training takes the key of its job by itself. See docs/guide/how-to-encrypt.md.
  *
  * @param where  the path of a file with 64 hexadecimal digits, which only its owner can read, or
  *   env:NAME, an environment variable that holds them

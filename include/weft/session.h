@@ -126,7 +126,8 @@ typedef struct weft_session_options {
      * by weft_session_write only, not by the address of weft_session_local. */
     bool buddy;
     /* Directory of the files for tensors in tier DISK (weft_plan_offload), borrowed until the
-     * session is created. NULL: none. */
+     * session is created. NULL: none. A process with a key (weft_checkpoint_key, checkpoint.key)
+     * encrypts these files. */
     const char *disk;
     int64_t disk_bytes; /* largest file of one device; 0: no limit */
 } weft_session_options;

@@ -30,14 +30,14 @@ static void cut(const wefti_disk_stream *d, wefti_disk_ticket *t, wefti_disk_req
     r->ticket = t;
     r->at = t->offset + t->requested;
     r->until = r->at + d->block < end ? r->at + d->block : end;
-    if (r->at % d->alignment) {
-        const int64_t edge = above(r->at, d->alignment);
+    if (r->at % d->unit) {
+        const int64_t edge = above(r->at, d->unit);
         r->until = edge < end ? edge : end;
-    } else if (end - r->at >= d->alignment) {
-        r->until = below(r->until, d->alignment);
+    } else if (end - r->at >= d->unit) {
+        r->until = below(r->until, d->unit);
     }
-    r->from = below(r->at, d->alignment);
-    r->to = above(r->until, d->alignment);
+    r->from = below(r->at, d->unit);
+    r->to = above(r->until, d->unit);
     t->requested = r->until - t->offset;
     t->under_way++;
 }
@@ -87,36 +87,58 @@ static unsigned char *memory_of(const wefti_disk_request *r) {
     return r->ticket->memory + (r->at - r->ticket->offset);
 }
 
+/* The buffer of a write of whole blocks. */
+static int fill_buffer(const wefti_disk_stream *d, const wefti_disk_request *r,
+                       const unsigned char *memory) {
+    if (d->cipher) return wefti_disk_encrypt(d->cipher, r, memory);
+    memcpy(r->transfer, memory, (size_t)(r->to - r->from));
+    return 0;
+}
+
 static void set_vector(wefti_disk_request *r) {
     r->vector = (struct iovec){r->transfer + r->done, (size_t)(r->to - r->from - r->done)};
 }
 
-void wefti_disk_request_begin(const wefti_disk_stream *d, wefti_disk_request *r) {
+/* Whether a request uses its buffer. Encrypted bytes never lie in memory of the caller that is
+ * written. */
+static bool is_buffered(const wefti_disk_stream *d, const wefti_disk_ticket *t, bool whole,
+                        const unsigned char *memory) {
+    return !whole || (t->writes && d->cipher) || (uintptr_t)memory % (uintptr_t)d->alignment;
+}
+
+bool wefti_disk_request_begin(wefti_disk_stream *d, wefti_disk_request *r) {
     unsigned char *memory = memory_of(r);
     const bool whole = r->from == r->at && r->to == r->until;
     r->done = 0;
     r->reads = !r->ticket->writes || !whole;
     r->transfer = memory;
-    if (!whole || (uintptr_t)memory % (uintptr_t)d->alignment) {
+    if (is_buffered(d, r->ticket, whole, memory)) {
         r->transfer = buffer_of(d, r);
-        if (!r->reads) memcpy(r->transfer, memory, (size_t)(r->to - r->from));
+        const int error = r->reads ? 0 : fill_buffer(d, r, memory);
+        if (error) {
+            end_request(d, r, error);
+            return false;
+        }
     }
     set_vector(r);
+    return true;
 }
 
 /* The blocks are there. True: the request has ended. */
 static bool use_blocks(wefti_disk_stream *d, wefti_disk_request *r) {
     unsigned char *memory = memory_of(r), *part = r->transfer + (r->at - r->from);
     const size_t bytes = (size_t)(r->until - r->at);
-    if (r->reads && r->ticket->writes) {
+    int error = r->reads && d->cipher ? wefti_disk_decrypt(d->cipher, r) : 0;
+    if (!error && r->reads && r->ticket->writes) {
         memcpy(part, memory, bytes);
         r->reads = false;
         r->done = 0;
         set_vector(r);
-        return false;
+        if (d->cipher) error = wefti_disk_encrypt(d->cipher, r, r->transfer);
+        if (!error) return false;
     }
-    if (r->reads && part != memory) memcpy(memory, part, bytes);
-    end_request(d, r, 0);
+    if (!error && r->reads && part != memory) memcpy(memory, part, bytes);
+    end_request(d, r, error);
     return true;
 }
 
@@ -146,7 +168,7 @@ static void *work(void *context) {
     wefti_disk_stream *d = context;
     wefti_disk_request r = {0};
     while (wefti_disk_request_take(d, &r, true)) {
-        wefti_disk_request_begin(d, &r);
+        if (!wefti_disk_request_begin(d, &r)) continue;
         while (!wefti_disk_request_advance(d, &r, transfer(d, &r))) continue;
     }
     return NULL;
@@ -245,12 +267,15 @@ static weft_status open_all(const wefti_disk_options *o, wefti_disk_stream *d) {
     WEFT_TRY(open_file(d));
     WEFT_TRY(reserve(d));
     if (!o->cached) WEFT_TRY(go_direct(d));
+    d->unit = o->encrypted ? WEFTI_DISK_ALIGNMENT : d->alignment;
+    if (o->encrypted) WEFT_TRY(wefti_disk_cipher_create(d));
     WEFT_TRY(start_engine(d, o->engine, &error));
     const char *cache = d->alignment > 1 ? "O_DIRECT" : "page cache";
-    d->text = d->ring ? wefti_format("io_uring, %s", cache)
-              : error ? wefti_format("%d threads (io_uring: %s), %s", d->thread_count,
-                                     strerror(error), cache)
-                      : wefti_format("%d threads, %s", d->thread_count, cache);
+    const char *cipher = d->cipher ? ", AES-256-GCM" : "";
+    d->text = d->ring ? wefti_format("io_uring, %s%s", cache, cipher)
+              : error ? wefti_format("%d threads (io_uring: %s), %s%s", d->thread_count,
+                                     strerror(error), cache, cipher)
+                      : wefti_format("%d threads, %s%s", d->thread_count, cache, cipher);
     WEFT_REQUIRE(d->text, WEFT_E_NOMEM, "no memory for a disk stream");
     return WEFT_OK;
 }
@@ -300,6 +325,7 @@ void wefti_disk_stream_close(wefti_disk_stream *d) {
     for (int32_t i = 0; i < d->thread_count; i++) (void)pthread_join(d->threads[i], NULL);
     while (d->tickets) free_ticket(d->tickets);
     wefti_free(d->buffers);
+    wefti_disk_cipher_destroy(d->cipher);
     if (d->fd >= 0) (void)close(d->fd);
     (void)pthread_mutex_destroy(&d->lock);
     (void)pthread_cond_destroy(&d->work);
@@ -344,8 +370,8 @@ static bool must_wait(const wefti_disk_stream *d, const wefti_disk_ticket *t) {
  * could fail while others of the same write change the file. */
 static weft_status make_buffers(wefti_disk_stream *d, const wefti_disk_ticket *t) {
     const int64_t bytes = d->depth * d->block + WEFTI_DISK_ALIGNMENT;
-    const bool aligned = (t->offset | t->bytes | (int64_t)(uintptr_t)t->memory) % d->alignment == 0;
-    if (aligned || !t->bytes) return WEFT_OK;
+    const bool whole = (t->offset | t->bytes) % d->unit == 0;
+    if (!t->bytes || !is_buffered(d, t, whole, t->memory)) return WEFT_OK;
     (void)pthread_mutex_lock(&d->lock);
     if (!d->buffers) d->buffers = wefti_alloc((size_t)bytes);
     const bool made = d->buffers;
@@ -404,6 +430,10 @@ weft_status wefti_disk_stream_wait(wefti_disk_stream *d, wefti_disk_ticket *tick
     if (!t.error) return WEFT_OK;
     WEFT_REQUIRE(t.error != ENOMEM, WEFT_E_NOMEM, "no memory to %s %lld bytes of the disk in %s",
                  t.writes ? "write" : "read", (long long)t.bytes, d->directory);
+    WEFT_REQUIRE(t.error != EBADMSG, WEFT_E_CORRUPT,
+                 "a block near offset %lld of the file in %s is not what was written: the disk or "
+                 "another program has changed it",
+                 (long long)t.error_offset, d->directory);
     WEFT_FAIL(WEFT_E_IO, "cannot %s at offset %lld of the file in %s: %s",
               t.writes ? "write" : "read", (long long)t.error_offset, d->directory,
               strerror(t.error));

@@ -10,6 +10,10 @@
  * operations run at the same time. Any offset, size and memory is legal. Aligned ones are faster:
  * parts of blocks go through a buffer, and writes of parts read the block first.
  *
+ * An encrypted file can be read by this stream only. A block that is not what was written fails its
+ * read, also after a failed write. Encryption takes 24 bytes of memory for each block
+ * (disk_cipher.c).
+ *
  * An operation that fails to begin changes nothing. All memory is allocated then, so this is where
  * it runs out. A write that fails at the wait may have written any of its bytes. */
 #ifndef WEFTI_DEVICE_DISK_H
@@ -36,6 +40,12 @@ static inline unsigned char *wefti_disk_align(void *memory) {
 typedef struct wefti_disk_stream wefti_disk_stream;
 typedef struct wefti_disk_ticket wefti_disk_ticket; /* a read or write that was begun */
 
+/* Where files of tensors lie. */
+typedef struct wefti_disk_place {
+    const char *directory;
+    bool encrypted;
+} wefti_disk_place;
+
 typedef enum wefti_disk_engine {
     WEFTI_DISK_ANY, /* io_uring if it is there, else threads */
     WEFTI_DISK_URING,
@@ -49,10 +59,12 @@ typedef struct wefti_disk_options {
     int32_t depth; /* requests under way at once, at most WEFTI_DISK_DEPTH_MAX; 0: 16 */
     wefti_disk_engine engine;
     bool cached; /* through the page cache, also if the file system has O_DIRECT */
+    bool encrypted;
 } wefti_disk_options;
 
 /* Makes the file and reserves its space. WEFT_E_NOT_FOUND without the directory; WEFT_E_IO if it is
- * full or takes no files, or if the engine that the options name is not there. */
+ * full or takes no files, or if the engine that the options name is not there; WEFT_E_NO_IMPL for
+ * an encrypted file without OpenSSL. */
 weft_status wefti_disk_stream_open(const wefti_disk_options *options,
                                    wefti_disk_stream **out) WEFT_CHECKED;
 /* Waits for all operations, and frees the stream, its tickets and the file's space. NULL is legal.
@@ -71,7 +83,7 @@ weft_status wefti_disk_stream_read(wefti_disk_stream *d, int64_t offset, int64_t
 weft_status wefti_disk_stream_write(wefti_disk_stream *d, int64_t offset, int64_t bytes,
                                     const void *memory, wefti_disk_ticket **out) WEFT_CHECKED;
 /* Blocks until the operation has ended, and frees the ticket. A failure names the directory and the
- * offset. */
+ * offset. WEFT_E_CORRUPT: a block of an encrypted file is not what was written. */
 weft_status wefti_disk_stream_wait(wefti_disk_stream *d, wefti_disk_ticket *ticket) WEFT_CHECKED;
 
 /* How the stream works, for messages: "io_uring, O_DIRECT". Lives as long as the stream. */

@@ -20,11 +20,14 @@ struct wefti_disk_ticket {
 };
 
 typedef struct wefti_disk_ring wefti_disk_ring;
+typedef struct wefti_disk_cipher wefti_disk_cipher;
 
 struct wefti_disk_stream {
     char *directory, *text;
     int fd;
-    int64_t bytes, block, alignment; /* alignment: of requests; 1 through the page cache */
+    int64_t bytes, block;
+    int64_t alignment; /* of memory in transfers; 1 through the page cache */
+    int64_t unit;      /* of requests: the alignment, or a block that is encrypted */
     int32_t depth;
     pthread_mutex_t lock;            /* of everything below */
     pthread_cond_t work, done;       /* there are bytes to request; an operation has ended */
@@ -35,7 +38,8 @@ struct wefti_disk_stream {
     bool closing;
     pthread_t threads[WEFTI_DISK_DEPTH_MAX];
     int32_t thread_count;
-    wefti_disk_ring *ring; /* NULL: threads */
+    wefti_disk_ring *ring;     /* NULL: threads */
+    wefti_disk_cipher *cipher; /* NULL: a plain file */
 };
 
 /* A request: bytes [at, until) of the file, by transfers of the blocks [from, to). An engine keeps
@@ -53,12 +57,21 @@ typedef struct wefti_disk_request {
 /* Takes the next request from the queue. False: there is none; with `block`, the stream is closing.
  */
 bool wefti_disk_request_take(wefti_disk_stream *d, wefti_disk_request *r, bool block);
-/* Makes `vector` the whole transfer. */
-void wefti_disk_request_begin(const wefti_disk_stream *d, wefti_disk_request *r);
+/* Makes `vector` the whole transfer. False: the request has failed and ended. */
+bool wefti_disk_request_begin(wefti_disk_stream *d, wefti_disk_request *r);
 /* Takes the result of a transfer of `vector` at from + done: bytes, or a negative errno. True: the
  * request has ended. False: `vector` is the next transfer. */
 bool wefti_disk_request_advance(wefti_disk_stream *d, wefti_disk_request *r, int64_t result);
 bool wefti_disk_stream_closing(wefti_disk_stream *d); /* and nothing is left to request */
+
+/* disk_cipher.c. `bytes` and `depth` of the stream are set. */
+weft_status wefti_disk_cipher_create(wefti_disk_stream *d) WEFT_CHECKED;
+void wefti_disk_cipher_destroy(wefti_disk_cipher *cipher); /* NULL is legal */
+/* Encrypt the blocks of a request, from `from` to its transfer, and decrypt its transfer in place.
+ * Return 0 or an errno; EBADMSG: a block is not what was written. */
+int wefti_disk_encrypt(wefti_disk_cipher *cipher, const wefti_disk_request *r,
+                       const unsigned char *from);
+int wefti_disk_decrypt(wefti_disk_cipher *cipher, const wefti_disk_request *r);
 
 /* The engine io_uring: disk_uring.c. A negative errno: it is not there. Destroy waits for all
  * requests; the stream is closing. Wake: there are bytes to request. */

@@ -48,7 +48,7 @@ static void submit_new(wefti_disk_ring *g) {
     while (g->free_count) {
         wefti_disk_request *r = g->free[g->free_count - 1];
         if (!wefti_disk_request_take(g->stream, r, false)) return;
-        wefti_disk_request_begin(g->stream, r);
+        if (!wefti_disk_request_begin(g->stream, r)) continue;
         g->free_count--;
         submit(g, r);
     }

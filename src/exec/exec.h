@@ -14,11 +14,12 @@ typedef struct wefti_rank_device wefti_rank_device;
 typedef struct wefti_trace wefti_trace;
 
 /* Creates a device with `threads` threads and arenas for `need`. They are mapped but not touched;
- * if the communicator has shared memory, they use it. `directory`: where the arenas on the disk
- * have their files, which have no names; NULL: there are none. `comm`: this rank's side of its
+ * if the communicator has shared memory, they use it. `disk`: where the arenas on the disk have
+ * their files, which have no names; NULL: there are none. `comm`: this rank's side of its
  * world, borrowed; NULL: a single device. */
-weft_status wefti_rank_device_create(int threads, wefti_footprint need, const char *directory,
-                                     wefti_comm *comm, wefti_rank_device **out) WEFT_CHECKED;
+weft_status wefti_rank_device_create(int threads, wefti_footprint need,
+                                     const wefti_disk_place *disk, wefti_comm *comm,
+                                     wefti_rank_device **out) WEFT_CHECKED;
 /* Makes the arenas larger, between two sections, if `need` is more than they have. Persistent bytes
  * keep their addresses. A larger transient arena replaces the old one with all that was in it. For
  * a moment both exist. */

@@ -18,7 +18,8 @@ static bool is_shared(const wefti_rank_device *d, wefti_space space) {
 }
 
 static weft_status open_file(const wefti_rank_device *d, int64_t bytes, wefti_arena_block *out) {
-    const wefti_disk_options options = {.directory = d->directory, .bytes = bytes};
+    const wefti_disk_options options = {
+        .directory = d->directory, .bytes = bytes, .encrypted = d->encrypted};
     *out = (wefti_arena_block){.mapped = bytes};
     WEFT_REQUIRE(d->directory, WEFT_E_ARG,
                  "the plan keeps tensors on the disk, but no directory is given for their file");
@@ -97,9 +98,10 @@ void wefti_rank_device_forget(wefti_rank_device *d, const wefti_program *program
 /* ---- life ---- */
 
 static weft_status start(wefti_rank_device *d, int threads, wefti_footprint need,
-                         const char *directory) {
-    if (directory) {
-        d->directory = wefti_strdup(directory);
+                         const wefti_disk_place *disk) {
+    if (disk && disk->directory) {
+        d->encrypted = disk->encrypted;
+        d->directory = wefti_strdup(disk->directory);
         WEFT_REQUIRE(d->directory, WEFT_E_NOMEM, "no memory for a device");
     }
     WEFT_TRY(wefti_pool_create(threads, &d->pool));
@@ -115,13 +117,14 @@ static weft_status start(wefti_rank_device *d, int threads, wefti_footprint need
     return wefti_rank_device_reserve(d, need);
 }
 
-weft_status wefti_rank_device_create(int threads, wefti_footprint need, const char *directory,
-                                     wefti_comm *comm, wefti_rank_device **out) {
+weft_status wefti_rank_device_create(int threads, wefti_footprint need,
+                                     const wefti_disk_place *disk, wefti_comm *comm,
+                                     wefti_rank_device **out) {
     wefti_rank_device *d;
     WEFT_NEW(d, wefti_rank_device);
     d->comm = comm;
     d->rank = comm ? comm->rank : 0;
-    weft_status status = start(d, threads, need, directory);
+    weft_status status = start(d, threads, need, disk);
     if (status < 0) {
         wefti_rank_device_destroy(d);
         return wefti_note(status, __func__, __FILE__, __LINE__);

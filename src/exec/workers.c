@@ -104,7 +104,7 @@ static weft_status start_threads(wefti_workers *workers) {
 }
 
 static weft_status start(wefti_workers *workers, int threads, const wefti_footprint *need,
-                         const char *directory) {
+                         const wefti_disk_place *disk) {
     WEFT_NEW_ARRAY(workers->members, member, workers->size);
     workers->take_turns = threads == 1;
     if (workers->size > 1) {
@@ -116,13 +116,14 @@ static weft_status start(wefti_workers *workers, int threads, const wefti_footpr
         m->workers = workers;
         m->rank = r;
         wefti_comm *comm = workers->comms ? workers->comms[r] : workers->joined;
-        WEFT_TRY(wefti_rank_device_create(threads, need[r], directory, comm, &m->device));
+        WEFT_TRY(wefti_rank_device_create(threads, need[r], disk, comm, &m->device));
     }
     return workers->size > 1 ? start_threads(workers) : WEFT_OK;
 }
 
 static weft_status create(int32_t devices, wefti_comm *joined, int threads,
-                          const wefti_footprint *need, const char *directory, wefti_workers **out) {
+                          const wefti_footprint *need, const wefti_disk_place *disk,
+                          wefti_workers **out) {
     wefti_workers *workers;
     WEFT_NEW(workers, wefti_workers);
     workers->size = devices;
@@ -131,7 +132,7 @@ static weft_status create(int32_t devices, wefti_comm *joined, int threads,
     pthread_mutex_init(&workers->lock, NULL);
     pthread_cond_init(&workers->begun, NULL);
     pthread_cond_init(&workers->finished, NULL);
-    weft_status status = start(workers, threads, need, directory);
+    weft_status status = start(workers, threads, need, disk);
     if (status < 0) {
         wefti_workers_destroy(workers);
         return status;
@@ -141,14 +142,14 @@ static weft_status create(int32_t devices, wefti_comm *joined, int threads,
 }
 
 weft_status wefti_workers_create(int32_t devices, int threads, const wefti_footprint *need,
-                                 const char *directory, wefti_workers **out) {
+                                 const wefti_disk_place *disk, wefti_workers **out) {
     WEFT_REQUIRE(devices >= 1, WEFT_E_ARG, "there must be at least 1 device, not %d", devices);
-    return create(devices, NULL, threads, need, directory, out);
+    return create(devices, NULL, threads, need, disk, out);
 }
 
 weft_status wefti_workers_join(wefti_comm *comm, int threads, wefti_footprint need,
-                               const char *directory, wefti_workers **out) {
-    return create(1, comm, threads, &need, directory, out);
+                               const wefti_disk_place *disk, wefti_workers **out) {
+    return create(1, comm, threads, &need, disk, out);
 }
 
 void wefti_workers_destroy(wefti_workers *workers) {

@@ -9,14 +9,14 @@
 
 typedef struct wefti_workers wefti_workers;
 
-/* Creates `devices` devices, each with `threads` threads and arenas for need[rank]. `directory`: as
+/* Creates `devices` devices, each with `threads` threads and arenas for need[rank]. `disk`: as
  * for wefti_rank_device_create. */
 weft_status wefti_workers_create(int32_t devices, int threads, const wefti_footprint *need,
-                                 const char *directory, wefti_workers **out) WEFT_CHECKED;
+                                 const wefti_disk_place *disk, wefti_workers **out) WEFT_CHECKED;
 /* Creates only the device of rank comm->rank: the others belong to other processes. `comm` is
  * borrowed. */
 weft_status wefti_workers_join(wefti_comm *comm, int threads, wefti_footprint need,
-                               const char *directory, wefti_workers **out) WEFT_CHECKED;
+                               const wefti_disk_place *disk, wefti_workers **out) WEFT_CHECKED;
 void wefti_workers_destroy(wefti_workers *workers);
 /* NULL: the device belongs to another process. */
 wefti_rank_device *wefti_workers_device(const wefti_workers *workers, int32_t rank);

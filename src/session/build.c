@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "checkpoint/seal/seal.h"
 #include "partition/partition.h"
 #include "plan/plan.h"
 #include "program/limit.h"
@@ -391,10 +392,12 @@ static weft_status start_device(void *context, wefti_rank_device *device, int32_
 weft_status wefti_session_create_workers(const weft_session *s, wefti_workers **out) {
     wefti_footprint *need;
     WEFT_NEW_ARRAY(need, wefti_footprint, s->devices);
+    /* Nobody without a key of checkpoints may read their tensors from the disk, either. */
+    const wefti_disk_place disk = {s->options.disk, wefti_key_is_kept()};
     for (int32_t r = 0; r < s->devices; r++) need[r] = wefti_session_footprint(s, r, s->view_count);
     weft_status status =
-        s->world ? wefti_workers_join(s->world->comm, s->threads, need[s->me], s->options.disk, out)
-                 : wefti_workers_create(s->devices, s->threads, need, s->options.disk, out);
+        s->world ? wefti_workers_join(s->world->comm, s->threads, need[s->me], &disk, out)
+                 : wefti_workers_create(s->devices, s->threads, need, &disk, out);
     wefti_free(need);
     return status;
 }

@@ -181,4 +181,13 @@ done
 for limit in 0% 101% -1% % 5%% nan% 5%x; do
     expect 1 "device.memory|60%|$limit" model job.yaml device.memory=$limit
 done
+# A key of checkpoints encrypts the disk's file and changes nothing else.
+if "$weft" info | grep -q 'OpenSSL *built in'; then
+    "$weft" checkpoint make-key run.key >/dev/null
+    for key in '' checkpoint.key=run.key; do
+        # shellcheck disable=SC2086
+        expect 0 'done' train job.yaml train.steps=2 $disk $key "checkpoint.dir=keyed-${key:+key}"
+    done
+    expect 0 '0 differ' checkpoint diff keyed- keyed-key --key run.key
+fi
 exit $failed

@@ -14,6 +14,7 @@
 
 #include "base/fault.h"
 #include "device/disk.h"
+#include "unnamed_file.h"
 
 enum { FILE_BYTES = 1 << 20, OPERATIONS = 24, ROUNDS = SANITIZED ? 16 : 40 };
 
@@ -44,15 +45,22 @@ static int names_in(const char *path) {
     return count;
 }
 
-/* How a stream works: the engine, and whether it asks for the page cache. */
+/* How a stream works: the engine, whether it asks for the page cache, and whether it encrypts. */
 typedef struct way {
     wefti_disk_engine engine;
-    bool cached;
+    bool cached, encrypted;
 } way;
-static const way ways[] = {{WEFTI_DISK_URING, false},
-                           {WEFTI_DISK_URING, true},
-                           {WEFTI_DISK_THREADS, false},
-                           {WEFTI_DISK_THREADS, true}};
+static const way ways[] = {{WEFTI_DISK_URING, false, false},
+                           {WEFTI_DISK_URING, true, false},
+                           {WEFTI_DISK_THREADS, false, false},
+                           {WEFTI_DISK_THREADS, true, false},
+#ifdef WEFT_HAVE_OPENSSL
+                           {WEFTI_DISK_URING, false, true},
+                           {WEFTI_DISK_URING, true, true},
+                           {WEFTI_DISK_THREADS, false, true},
+                           {WEFTI_DISK_THREADS, true, true}
+#endif
+};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 static wefti_disk_options options_of(way w) {
@@ -61,7 +69,8 @@ static wefti_disk_options options_of(way w) {
                                 .block = 1 << 14,
                                 .depth = 5,
                                 .engine = w.engine,
-                                .cached = w.cached};
+                                .cached = w.cached,
+                                .encrypted = w.encrypted};
 }
 
 /* False: there is no io_uring here. */
@@ -312,6 +321,71 @@ static void test_a_failed_allocation_changes_nothing(void **state) {
     }
 }
 
+/* ---- encryption ---- */
+
+/* Blocks with a pattern, which the file must not show. */
+enum { SECRETS = 8, SECRET_BYTES = SECRETS * WEFTI_DISK_ALIGNMENT };
+
+static void transfer(wefti_disk_stream *d, int64_t offset, int64_t bytes, unsigned char *memory,
+                     bool writes, weft_status expected) {
+    wefti_disk_ticket *t;
+    if (writes)
+        ASSERT_OK(wefti_disk_stream_write(d, offset, bytes, memory, &t));
+    else
+        ASSERT_OK(wefti_disk_stream_read(d, offset, bytes, memory, &t));
+    assert_int_equal(wefti_disk_stream_wait(d, t), expected);
+    if (expected < 0) ASSERT_FACTS(weft_error_message(), folder);
+}
+
+static void check_secrets(wefti_disk_stream *d) {
+    const int fd = open_unnamed(folder);
+    unsigned char *plain = make_pages(SECRET_BYTES, 0x5a), *old = make_pages(SECRET_BYTES, 0),
+                  *now = make_pages(SECRET_BYTES, 0), *back = make_pages(SECRET_BYTES, 0);
+    /* written twice, the same bytes differ in the file; other bytes stay zeros */
+    for (int k = 0; k < 2; k++) {
+        transfer(d, 0, SECRET_BYTES, plain, true, WEFT_OK);
+        assert_int_equal(pread(fd, k ? now : old, SECRET_BYTES, 0), SECRET_BYTES);
+        assert_null(memmem(k ? now : old, SECRET_BYTES, plain, 16));
+        transfer(d, 0, SECRET_BYTES, back, false, WEFT_OK);
+        assert_memory_equal(back, plain, SECRET_BYTES);
+    }
+    for (int b = 0; b < SECRETS; b++)
+        assert_memory_not_equal(old + b * WEFTI_DISK_ALIGNMENT, now + b * WEFTI_DISK_ALIGNMENT, 64);
+    transfer(d, FILE_BYTES / 2, 100, back, false, WEFT_OK);
+    for (int i = 0; i < 100; i++) assert_int_equal(back[i], 0);
+    /* a bit that changed, an older block, and a block from another place */
+    for (int wrong = 0; wrong < 3; wrong++) {
+        const unsigned char *from =
+            wrong == 1 ? old + WEFTI_DISK_ALIGNMENT : now + 2 * WEFTI_DISK_ALIGNMENT;
+        unsigned char block[WEFTI_DISK_ALIGNMENT];
+        memcpy(block, wrong ? from : now + WEFTI_DISK_ALIGNMENT, sizeof block);
+        if (!wrong) block[1234] ^= 4;
+        assert_int_equal(pwrite(fd, block, sizeof block, WEFTI_DISK_ALIGNMENT), sizeof block);
+        transfer(d, 0, SECRET_BYTES, back, false, WEFT_E_CORRUPT);
+        transfer(d, 5000, 10, plain, true, WEFT_E_CORRUPT); /* a part of the block */
+        transfer(d, 0, WEFTI_DISK_ALIGNMENT, back, false, WEFT_OK);
+        assert_int_equal(pwrite(fd, now + WEFTI_DISK_ALIGNMENT, sizeof block, WEFTI_DISK_ALIGNMENT),
+                         sizeof block);
+        transfer(d, 0, SECRET_BYTES, back, false, WEFT_OK);
+        assert_memory_equal(back, plain, SECRET_BYTES);
+    }
+    (void)close(fd);
+    free(plain);
+    free(old);
+    free(now);
+    free(back);
+}
+
+static void test_encrypted_files_show_nothing(void **state) {
+    (void)state;
+    for (int w = 0; w < WAYS; w++) {
+        wefti_disk_stream *d;
+        if (!ways[w].encrypted || !open_way(ways[w], &d)) continue;
+        check_secrets(d);
+        wefti_disk_stream_close(d);
+    }
+}
+
 static void test_failures_name_the_offset(void **state) {
     (void)state;
     for (int w = 0; w < WAYS; w++) {
@@ -501,6 +575,7 @@ int main(void) {
         cmocka_unit_test(test_threads_share_a_stream),
         cmocka_unit_test(test_each_call_fails_in_turn),
         cmocka_unit_test(test_a_failed_allocation_changes_nothing),
+        cmocka_unit_test(test_encrypted_files_show_nothing),
         cmocka_unit_test(test_failures_name_the_offset),
         cmocka_unit_test(test_interrupted_calls_are_repeated),
         cmocka_unit_test(test_slow_disks_give_the_same),

@@ -11,12 +11,15 @@
 #include <unistd.h>
 
 #include "base/fault.h"
+#include "base/gcm/gcm.h"
+#include "checkpoint/seal/seal.h"
 #include "exec/exec.h"
 #include "program/match.h"
 #include "program/print.h"
 #include "session/parts.h"
 #include "simulate/simulate.h"
 #include "touches.h"
+#include "unnamed_file.h"
 
 enum { STEPS = 3, MOST_COPIES = 64 };
 
@@ -375,9 +378,65 @@ static void limits_are_told(void **state) {
     free_small(&x);
 }
 
+/* ---- encryption ---- */
+
+/* The first parameter with some bytes. */
+static void first_parameter(weft_session *s, weft_tensor_info *out) {
+    int k = 0;
+    do ASSERT_OK(weft_session_tensor(s, 0, k++, out));
+    while (out->role != WEFT_ROLE_PARAM || out->bytes < 64);
+}
+
+/* Whether the file of a session has the bytes of a parameter. Then all of its blocks change, and a
+ * step reads them: *out_status. */
+static bool shows_parameters(small *x, weft_status *out_status) {
+    weft_session *s;
+    weft_tensor_info info;
+    double loss;
+    ASSERT_OK(create(&x->trial, x->graph, false, &s));
+    ASSERT_OK(feed(s, 0));
+    ASSERT_OK(weft_session_step(s, 1e-2, &loss));
+    first_parameter(s, &info);
+    const int64_t bytes = weft_session_memory_of(s).disk_bytes;
+    unsigned char *file = malloc((size_t)bytes), *tensor = malloc((size_t)info.bytes);
+    ASSERT_OK(weft_session_read(s, 0, info.name, tensor, (size_t)info.bytes));
+    const int fd = open_unnamed(folder);
+    assert_int_equal(pread(fd, file, (size_t)bytes, 0), bytes);
+    const bool shown = memmem(file, (size_t)bytes, tensor, 64) != NULL;
+    for (int64_t i = 0; i < bytes; i += 4096) file[i] ^= 1;
+    assert_int_equal(pwrite(fd, file, (size_t)bytes, 0), bytes);
+    ASSERT_OK(feed(s, 1));
+    *out_status = weft_session_step(s, 1e-2, &loss);
+    if (*out_status < 0) ASSERT_FACTS(weft_error_message(), folder);
+    (void)close(fd);
+    free(file);
+    free(tensor);
+    weft_session_destroy(s);
+    return shown;
+}
+
+/* A process with a key of checkpoints encrypts files of tensors. Last: the key stays. */
+static void keys_encrypt_the_file(void **state) {
+    (void)state;
+    small x = small_session();
+    weft_status status;
+    const wefti_key key = {.bytes = {1}, .number = 1};
+    /* one file */
+    ASSERT_OK(weft_plan_offload(x.trial.plan, "*", WEFT_OFFLOAD_SAVED, WEFT_TIER_DEVICE));
+    assert_true(shows_parameters(&x, &status));
+    assert_int_equal(status, WEFT_OK); /* a wrong bit is a wrong number */
+    if (!wefti_gcm_is_built()) SKIP("no OpenSSL");
+    ASSERT_OK(wefti_key_keep(&key));
+    assert_false(shows_parameters(&x, &status));
+    assert_int_equal(status, WEFT_E_CORRUPT);
+    free_small(&x);
+    int stores = 0;
+    TEST_SEEDS(seed, 101, SANITIZED ? 2 : 6) assert_true(run(seed, &stores) >= 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tiers_change_nothing),
-                                       cmocka_unit_test(each_call_fails_in_turn),
-                                       cmocka_unit_test(limits_are_told)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tiers_change_nothing), cmocka_unit_test(each_call_fails_in_turn),
+        cmocka_unit_test(limits_are_told), cmocka_unit_test(keys_encrypt_the_file)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,6 +1,7 @@
 /* The cipher and the derivation of keys, by OpenSSL: see seal.h and derive.h. */
 #include <string.h>
 
+#include "base/gcm/gcm.h"
 #include "base/memory.h"
 #include "checkpoint/seal/derive.h"
 
@@ -10,11 +11,7 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
-enum { NONCE_BYTES = 12, INFO_MOST = 512 };
-
-bool wefti_seal_is_built(void) {
-    return true;
-}
+enum { INFO_MOST = 512 };
 
 /* The first and only block of HKDF: 32 bytes. */
 static weft_status derive(const unsigned char *key, const unsigned char *salt, const char *label,
@@ -48,77 +45,7 @@ weft_status wefti_derive_file(const unsigned char key[WEFTI_KEY_BYTES],
     return derive(key, salt, "weft checkpoint file", name, out);
 }
 
-/* ---- frames ---- */
-
-struct wefti_seal_cipher {
-    EVP_CIPHER_CTX *context;
-    const wefti_seal *seal;
-    bool keyed; /* the context has the key: only nonces follow */
-};
-
-weft_status wefti_seal_cipher_open(const wefti_seal *seal, wefti_seal_cipher **out) {
-    wefti_seal_cipher *c;
-    WEFT_NEW(c, wefti_seal_cipher);
-    c->seal = seal;
-    c->context = EVP_CIPHER_CTX_new();
-    if (!c->context) {
-        wefti_free(c);
-        WEFT_FAIL(WEFT_E_NOMEM, "no memory for a cipher");
-    }
-    *out = c;
-    return WEFT_OK;
-}
-
-void wefti_seal_cipher_close(wefti_seal_cipher *cipher) {
-    if (!cipher) return;
-    EVP_CIPHER_CTX_free(cipher->context);
-    wefti_free(cipher);
-}
-
-/* The nonce is the number of the frame. The header is authenticated with each frame. */
-static bool begin(wefti_seal_cipher *c, int64_t frame, bool encrypt) {
-    unsigned char nonce[NONCE_BYTES] = {0};
-    int none;
-    for (int i = 0; i < 8; i++)
-        nonce[NONCE_BYTES - 1 - i] = (unsigned char)((uint64_t)frame >> 8 * i);
-    if (!c->keyed)
-        c->keyed = EVP_CipherInit_ex(c->context, EVP_aes_256_gcm(), NULL, c->seal->key, NULL,
-                                     encrypt) == 1;
-    return c->keyed && EVP_CipherInit_ex(c->context, NULL, NULL, NULL, nonce, encrypt) &&
-           EVP_CipherUpdate(c->context, NULL, &none, c->seal->header, WEFTI_SEAL_HEADER_BYTES);
-}
-
-weft_status wefti_seal_close_frame(wefti_seal_cipher *cipher, int64_t frame, unsigned char *data) {
-    const int bytes = (int)wefti_seal_frame_bytes(cipher->seal, frame);
-    int used = 0, rest = 0;
-    const bool good = begin(cipher, frame, true) &&
-                      (!bytes || EVP_CipherUpdate(cipher->context, data, &used, data, bytes)) &&
-                      EVP_CipherFinal_ex(cipher->context, data + bytes, &rest) &&
-                      EVP_CIPHER_CTX_ctrl(cipher->context, EVP_CTRL_GCM_GET_TAG,
-                                          WEFTI_SEAL_TAG_BYTES, data + bytes);
-    WEFT_REQUIRE(good && used == bytes && !rest, WEFT_E_IO, "OpenSSL has no AES-256-GCM");
-    return WEFT_OK;
-}
-
-bool wefti_seal_open_frame(wefti_seal_cipher *cipher, int64_t frame, const unsigned char *data,
-                           unsigned char *to) {
-    const int bytes = (int)wefti_seal_frame_bytes(cipher->seal, frame);
-    unsigned char tag[WEFTI_SEAL_TAG_BYTES], end[WEFTI_SEAL_TAG_BYTES];
-    int used = 0, rest = 0;
-    memcpy(tag, data + bytes, sizeof tag);
-    const bool good = begin(cipher, frame, false) &&
-                      (!bytes || EVP_CipherUpdate(cipher->context, to, &used, data, bytes)) &&
-                      EVP_CIPHER_CTX_ctrl(cipher->context, EVP_CTRL_GCM_SET_TAG, sizeof tag, tag) &&
-                      EVP_CipherFinal_ex(cipher->context, end, &rest) && used == bytes;
-    if (!good && bytes) memset(to, 0, (size_t)bytes);
-    return good;
-}
-
 #else
-
-bool wefti_seal_is_built(void) {
-    return false;
-}
 
 static weft_status refuse(void) {
     WEFT_FAIL(WEFT_E_NO_IMPL, "this weft was built without OpenSSL");
@@ -136,24 +63,54 @@ weft_status wefti_derive_file(const unsigned char key[WEFTI_KEY_BYTES],
     return refuse();
 }
 
+#endif
+
+/* ---- frames ---- */
+
+struct wefti_seal_cipher {
+    wefti_gcm *gcm;
+    const wefti_seal *seal;
+};
+
 weft_status wefti_seal_cipher_open(const wefti_seal *seal, wefti_seal_cipher **out) {
-    (void)seal, (void)out;
-    return refuse();
+    wefti_seal_cipher *c;
+    WEFT_NEW(c, wefti_seal_cipher);
+    c->seal = seal;
+    weft_status status = wefti_gcm_open(seal->key, &c->gcm);
+    if (status < 0) {
+        wefti_free(c);
+        return status;
+    }
+    *out = c;
+    return WEFT_OK;
 }
 
 void wefti_seal_cipher_close(wefti_seal_cipher *cipher) {
-    (void)cipher;
+    if (!cipher) return;
+    wefti_gcm_close(cipher->gcm);
+    wefti_free(cipher);
+}
+
+/* The nonce is the number of the frame. The header is authenticated with each frame. */
+static wefti_gcm_text text_of(const wefti_seal_cipher *c, int64_t frame, const unsigned char *from,
+                              unsigned char *to) {
+    return (wefti_gcm_text){.nonce = (uint64_t)frame,
+                            .extra = c->seal->header,
+                            .extra_bytes = WEFTI_SEAL_HEADER_BYTES,
+                            .from = from,
+                            .to = to,
+                            .bytes = (int)wefti_seal_frame_bytes(c->seal, frame)};
 }
 
 weft_status wefti_seal_close_frame(wefti_seal_cipher *cipher, int64_t frame, unsigned char *data) {
-    (void)cipher, (void)frame, (void)data;
-    return refuse();
+    const wefti_gcm_text text = text_of(cipher, frame, data, data);
+    WEFT_REQUIRE(wefti_gcm_encrypt(cipher->gcm, &text, data + text.bytes), WEFT_E_IO,
+                 "OpenSSL has no AES-256-GCM");
+    return WEFT_OK;
 }
 
 bool wefti_seal_open_frame(wefti_seal_cipher *cipher, int64_t frame, const unsigned char *data,
                            unsigned char *to) {
-    (void)cipher, (void)frame, (void)data, (void)to;
-    return false;
+    const wefti_gcm_text text = text_of(cipher, frame, data, to);
+    return wefti_gcm_decrypt(cipher->gcm, &text, data + text.bytes);
 }
-
-#endif

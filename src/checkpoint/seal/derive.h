@@ -4,7 +4,6 @@
 
 #include "checkpoint/seal/seal.h"
 
-bool wefti_seal_is_built(void); /* whether OpenSSL is there */
 /* The number of a key. */
 weft_status wefti_derive_number(const unsigned char key[WEFTI_KEY_BYTES],
                                 uint64_t *out) WEFT_CHECKED;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/secret/secret.h"
+#include "base/gcm/gcm.h"
 #include "checkpoint/seal/derive.h"
 #include "weft/checkpoint.h"
 
@@ -48,7 +49,7 @@ weft_status wefti_key_read(const char *where, wefti_key *out) {
     WEFT_REQUIRE(!parse(where, strlen(where), key.bytes), WEFT_E_ARG,
                  "a key itself stands where the name of its file belongs: put it into a file of "
                  "mode 0600, and take a new one, as texts of jobs are kept");
-    WEFT_REQUIRE(wefti_seal_is_built(), WEFT_E_NO_IMPL,
+    WEFT_REQUIRE(wefti_gcm_is_built(), WEFT_E_NO_IMPL,
                  "%s: this weft was built without OpenSSL, so it neither encrypts nor decrypts",
                  where);
     weft_status status = read_text(where, text, &length);
@@ -74,6 +75,13 @@ weft_status wefti_key_keep(const wefti_key *key) {
     pthread_mutex_unlock(&kept.mutex);
     WEFT_REQUIRE(room, WEFT_E_ARG, "this process has %d keys of checkpoints already", KEYS_MOST);
     return WEFT_OK;
+}
+
+bool wefti_key_is_kept(void) {
+    pthread_mutex_lock(&kept.mutex);
+    const bool any = kept.count > 0;
+    pthread_mutex_unlock(&kept.mutex);
+    return any;
 }
 
 bool wefti_key_find(uint64_t number, wefti_key *out, char out_text[WEFTI_KEYS_TEXT]) {

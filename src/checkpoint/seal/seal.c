@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "base/secret/secret.h"
+#include "base/gcm/gcm.h"
 #include "checkpoint/seal/derive.h"
 
 enum { SEAL_VERSION = 1, FRAME_LEAST = 64, FRAME_MOST = 1 << 20 };
@@ -96,7 +97,7 @@ weft_status wefti_seal_parse(const unsigned char header[WEFTI_SEAL_HEADER_BYTES]
                    number = get(header + AT_KEY, 8);
     char others[WEFTI_KEYS_TEXT];
     wefti_key key;
-    WEFT_REQUIRE(wefti_seal_is_built(), WEFT_E_NO_IMPL,
+    WEFT_REQUIRE(wefti_gcm_is_built(), WEFT_E_NO_IMPL,
                  "%s is encrypted, and this weft was built without OpenSSL", path);
     WEFT_REQUIRE(version == SEAL_VERSION, WEFT_E_NO_IMPL,
                  "%s is encrypted in format version %llu; this weft reads version %d", path,

@@ -37,6 +37,8 @@ weft_status wefti_key_read(const char *where, wefti_key *out) WEFT_CHECKED;
 /* From now on this process reads files that were encrypted with this key, too. Any thread may call
  * it. */
 weft_status wefti_key_keep(const wefti_key *key) WEFT_CHECKED;
+/* Whether this process has kept any. */
+bool wefti_key_is_kept(void);
 /* The key with this number, of those that are kept. False: none, and *out_text says which are. */
 enum { WEFTI_KEYS_TEXT = 160 };
 bool wefti_key_find(uint64_t number, wefti_key *out, char out_text[WEFTI_KEYS_TEXT]);
