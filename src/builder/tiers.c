@@ -242,8 +242,8 @@ static wefti_buffer_ref slice_of(const wefti_emitter *b, const wefti_update_draf
 
 /* ---- fetches ahead of updates ---- */
 
-/* Most slices that are under way ahead of their updates; together they have as many bytes as one
- * slice may have. */
+/* Most slices that are under way ahead of their updates, and most stores behind them. Together,
+ * slices have as many bytes as one slice may have; so do stores. */
 enum { UPDATE_AHEAD = 16, STORES_AHEAD = 2 * UPDATE_AHEAD };
 
 /* A slice that is fetched. */

@@ -28,17 +28,21 @@ static void advise(const wefti_program *p, int64_t programs, int64_t limit, bool
     wefti_bytes_text(p->persistent_bytes, fixed);
     wefti_bytes_text(offload, states);
     if (room <= 0 && !trains)
-        (void)snprintf(out, bytes, "the model alone needs %s", fixed);
-    else if (room + offload > 0 && room <= 0)
         (void)snprintf(out, bytes,
-                       "the model and its optimizer alone need %s: memory.offload=disk keeps %s of "
-                       "them on a disk",
-                       fixed, states);
-    else if (room <= 0)
-        (void)snprintf(out, bytes,
-                       "the model and its optimizer alone need %s: a smaller model or another "
-                       "optimizer would fit",
+                       "the model alone needs %s: memory.offload keeps parameters on a disk",
                        fixed);
+    else if (room + offload > 0 && room <= 0)
+        (void)snprintf(
+            out, bytes,
+            "the model and its optimizer alone need %s: memory.offload=auto keeps some of "
+            "that on a disk, memory.offload=disk all %s of the optimizer",
+            fixed, states);
+    else if (room <= 0)
+        (void)snprintf(
+            out, bytes,
+            "the model and its optimizer alone need %s: memory.offload=auto keeps some of "
+            "that on a disk",
+            fixed);
     else if (!trains)
         (void)snprintf(out, bytes,
                        "about %.*f %% of these samples would fit (fewer at once: --rows or "
@@ -47,17 +51,18 @@ static void advise(const wefti_program *p, int64_t programs, int64_t limit, bool
     else if (share < 0.01)
         (void)snprintf(out, bytes,
                        "less than 1 %% of this batch would fit beside the model (train.accumulate, "
-                       "or a smaller batch, context or model)");
+                       "memory.offload=auto, or a smaller batch, context or model)");
     else
-        (void)snprintf(out, bytes,
-                       "about %.0f %% of this batch would fit (train.accumulate, or a smaller "
-                       "batch or context)",
-                       share * 100);
+        (void)snprintf(
+            out, bytes,
+            "about %.0f %% of this batch would fit (train.accumulate, memory.offload=auto, "
+            "or a smaller batch or context)",
+            share * 100);
 }
 
 weft_status wefti_program_within(const wefti_program *p, int64_t arena, int64_t programs,
                                  int64_t limit, bool trains, int32_t devices) {
-    char need[32], most[32], own[32], advice[160], *largest;
+    char need[32], most[32], own[32], advice[192], *largest;
     if (limit <= 0 || arena + programs <= limit) return WEFT_OK;
     WEFT_TRY(wefti_program_largest(p, 6, &largest));
     advise(p, programs, limit, trains, advice, sizeof advice);

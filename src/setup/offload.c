@@ -171,7 +171,7 @@ static weft_status refuse(const offload_choice *x, int64_t base, int64_t least,
     WEFT_FAIL(WEFT_E_NOMEM,
               "memory.offload: auto: a step needs %s of device memory, and %s with all optimizer "
               "states and parameters in lower tiers, but the limit (device.memory) is %s: use a "
-              "smaller train.batch, or more train.accumulate",
+              "smaller train.batch, more train.accumulate, or entries with what: saved",
               need, wefti_bytes_text(least, moved), most);
 }
 
