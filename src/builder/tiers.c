@@ -66,8 +66,6 @@ wefti_space wefti_tier_space(const wefti_emitter *b, weft_offload what, const ch
 
 /* ---- what a forward pass saves for the backward pass ---- */
 
-/* Fewest bytes of a block that moves, unless the plan says it. */
-enum { SAVED_LEAST = 64 << 10 };
 enum { SAVED_STORE, SAVED_FETCH };
 
 /* Whether a call's backward pass comes behind its forward pass, or behind one more pass. Its block
@@ -101,7 +99,7 @@ weft_status wefti_saved_store(wefti_emitter *b, wefti_section s, int32_t k, int3
     const wefti_space space = wefti_tier_space(b, WEFT_OFFLOAD_SAVED, b->dec->calls[k].node->scope);
     const int64_t bytes = b->buffers[saved].life.bytes;
     if (space == WEFTI_SPACE_DEVICE || returns_soon(b, k) ||
-        bytes < (b->spec->plan->offload.least ? b->spec->plan->offload.least : SAVED_LEAST))
+        bytes < (b->spec->plan->offload.least ? b->spec->plan->offload.least : WEFTI_SAVED_LEAST))
         return WEFT_OK;
     WEFT_TRY(wefti_buffer_add(b, bytes, b->buffers[saved].name, kept));
     b->buffers[*kept].space = space;

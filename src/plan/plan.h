@@ -67,6 +67,9 @@ typedef struct wefti_fusion {
     int32_t index_count;
 } wefti_fusion;
 
+/* Smaller saved blocks stay in device memory. */
+enum { WEFTI_SAVED_LEAST = 64 << 10 };
+
 struct weft_plan {
     wefti_arena *arena; /* of everything below */
     int32_t devices;
@@ -108,7 +111,7 @@ struct weft_plan {
         int64_t count, cap;
         /* Not printed: */
         int64_t slice; /* most bytes that an update fetches at once; 0: 32 MiB */
-        int64_t least; /* fewest bytes of a saved block that moves; 0: 64 KiB */
+        int64_t least; /* fewest bytes of a saved block that moves; 0: WEFTI_SAVED_LEAST */
     } offload;
     bool gradients_sum;     /* sum over the losses of devices and microbatches; false: mean */
     wefti_fusion fusion[3]; /* all_reduce, all_gather, reduce_scatter */

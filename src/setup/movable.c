@@ -9,7 +9,7 @@
 #include "cost/cost.h"
 #include "graph/graph.h"
 
-enum { GROUP_SHARES = 8, MOVABLE_KINDS = 2, COPY_BLOCK = 32 << 20 };
+enum { GROUP_SHARES = 8, COPY_BLOCK = 32 << 20 };
 
 static const wefti_space spaces[WEFTI_RESIDENCY_TIERS] = {WEFTI_SPACE_HOST, WEFTI_SPACE_DISK};
 static const weft_tier tiers[WEFTI_RESIDENCY_TIERS] = {WEFT_TIER_HOST, WEFT_TIER_DISK};
@@ -28,7 +28,7 @@ static bool is_number(const char *text, size_t bytes) {
 }
 
 /* The bytes of a name up to its first number, or up to its last dot. *out_family: without the
- * number. */
+ * number. "h.3" is its own unit. */
 static size_t unit_bytes(const char *name, size_t *out_family) {
     const char *last = strrchr(name, '.');
     for (const char *at = name, *dot; (dot = strchr(at, '.')); at = dot + 1)
@@ -36,7 +36,8 @@ static size_t unit_bytes(const char *name, size_t *out_family) {
             *out_family = (size_t)(at - name);
             return (size_t)(dot + 1 - name);
         }
-    return *out_family = last ? (size_t)(last + 1 - name) : strlen(name);
+    *out_family = last ? (size_t)(last + 1 - name) : strlen(name);
+    return last && is_number(last + 1, strlen(last + 1)) ? strlen(name) : *out_family;
 }
 
 /* The pattern of all names that begin like this one. */
@@ -48,16 +49,44 @@ static const char *pattern_of(wefti_arena *arena, const char *name, size_t bytes
     return out;
 }
 
+/* What entries with this `what` match. */
+static const wefti_movable_names *names_of(const wefti_movable *m, int what) {
+    return what == WEFT_OFFLOAD_SAVED ? &m->cells : &m->parameters;
+}
+
+static const wefti_movable_name *find_name(const wefti_movable_names *names, const char *name) {
+    const int64_t i = wefti_map_find_text(&names->map, name);
+    return i < 0 ? NULL : &names->items[i];
+}
+
+static weft_status add_name(wefti_movable_names *names, wefti_movable_name name) {
+    names->items[names->count] = name;
+    return wefti_map_add_text(&names->map, name.name, names->count++, NULL);
+}
+
 static int64_t bytes_of(const weft_graph *graph, const wefti_movable *m, const char *unit) {
     const weft_body *root = graph->root;
     int64_t bytes = 0;
     for (int64_t i = 0; i < root->in_count; i++) {
         const wefti_value_info *v = &root->values[root->in[i]];
-        const int64_t p =
-            v->kind == WEFTI_VALUE_PARAM ? wefti_map_find_text(&m->names, v->name) : -1;
-        if (p >= 0 && !strcmp(m->parameters[p].unit, unit)) bytes += weft_desc_bytes(&v->desc);
+        const wefti_movable_name *p =
+            v->kind == WEFTI_VALUE_PARAM ? find_name(&m->parameters, v->name) : NULL;
+        if (p && !strcmp(p->unit, unit)) bytes += weft_desc_bytes(&v->desc);
     }
     return bytes;
+}
+
+/* A block with its number is a cell of that path: "h.3" of "h.3.*". */
+static weft_status add_cell(wefti_movable *m, const wefti_movable_name *p) {
+    size_t family;
+    const size_t unit = unit_bytes(p->name, &family);
+    if (family == unit || p->name[unit - 1] != '.') return WEFT_OK;
+    char *path = wefti_arena_strdup(m->arena, p->name);
+    WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for what may leave device memory");
+    path[unit - 1] = '\0';
+    return find_name(&m->cells, path)
+               ? WEFT_OK
+               : add_name(&m->cells, (wefti_movable_name){path, path, p->group});
 }
 
 /* The parameters in the order of their units. */
@@ -65,8 +94,9 @@ static weft_status divide(const weft_graph *graph, wefti_movable *m, int64_t all
     int64_t used = 0;
     wefti_map units = {0};
     weft_status status = WEFT_OK;
-    for (int32_t i = 0; i < m->count && status >= 0; i++) {
-        const char *unit = m->parameters[i].unit;
+    for (int32_t i = 0; i < m->parameters.count && status >= 0; i++) {
+        wefti_movable_name *p = &m->parameters.items[i];
+        const char *unit = p->unit;
         int64_t group = wefti_map_find_text(&units, unit);
         if (group < 0) {
             const int64_t bytes = bytes_of(graph, m, unit);
@@ -75,7 +105,8 @@ static weft_status divide(const weft_graph *graph, wefti_movable *m, int64_t all
             group = m->groups - 1;
             status = wefti_map_add_text(&units, unit, group, NULL);
         }
-        m->parameters[i].group = (int32_t)group;
+        p->group = (int32_t)group;
+        if (status >= 0) status = add_cell(m, p);
     }
     wefti_map_free(&units);
     return status;
@@ -86,27 +117,28 @@ weft_status wefti_movable_find(const weft_graph *graph, const weft_plan *plan, w
     const weft_body *root = graph->root;
     int64_t all = 0;
     *out = (wefti_movable){.arena = arena, .plan = plan};
-    WEFT_TRY(take(arena, root->in_count, sizeof *out->parameters, &out->parameters));
+    WEFT_TRY(take(arena, root->in_count, sizeof *out->cells.items, &out->cells.items));
+    WEFT_TRY(take(arena, root->in_count, sizeof *out->cells.items, &out->parameters.items));
     for (int64_t i = 0; i < root->in_count; i++) {
         const wefti_value_info *v = &root->values[root->in[i]];
         size_t family;
         if (v->kind != WEFTI_VALUE_PARAM) continue;
         const char *unit = pattern_of(arena, v->name, unit_bytes(v->name, &family));
         WEFT_REQUIRE(unit, WEFT_E_NOMEM, "no memory for what may leave device memory");
-        WEFT_TRY(wefti_map_add_text(&out->names, v->name, out->count, NULL));
-        out->parameters[out->count++] = (wefti_movable_parameter){v->name, unit, 0};
+        WEFT_TRY(add_name(&out->parameters, (wefti_movable_name){v->name, unit, 0}));
         all += weft_desc_bytes(&v->desc);
     }
     WEFT_TRY(divide(graph, out, all));
-    const int64_t candidates = (int64_t)MOVABLE_KINDS * out->groups;
+    const int64_t candidates = (int64_t)WEFT_OFFLOADS * out->groups;
     WEFT_TRY(take(arena, candidates, sizeof *out->candidates, &out->candidates));
     WEFT_TRY(take(arena, candidates, sizeof *out->span_cap, &out->span_cap));
     return take(arena, candidates, sizeof *out->spans, &out->spans);
 }
 
 void wefti_movable_free(wefti_movable *m) {
-    for (int32_t i = 0; m->spans && i < MOVABLE_KINDS * m->groups; i++) wefti_free(m->spans[i]);
-    wefti_map_free(&m->names);
+    for (int32_t i = 0; m->spans && i < WEFT_OFFLOADS * m->groups; i++) wefti_free(m->spans[i]);
+    wefti_map_free(&m->parameters.map);
+    wefti_map_free(&m->cells.map);
 }
 
 /* ---- what candidates free and cost, on each class of ranks ---- */
@@ -165,8 +197,8 @@ static double kernel_seconds(const movable_walk *w, const wefti_step *step) {
 static int32_t group_of(const movable_walk *w, const wefti_tensor *t) {
     if (t->role == WEFTI_TENSOR_OPTIMIZER) t = &w->p->tensors[t->param];
     if (t->role != WEFTI_TENSOR_PARAM) return -1;
-    const int64_t i = wefti_map_find_text(&w->m->names, t->name);
-    return i < 0 ? -1 : w->m->parameters[i].group;
+    const wefti_movable_name *p = find_name(&w->m->parameters, t->name);
+    return p ? p->group : -1;
 }
 
 /* What lies in device memory all the time, and is read and written by updates. */
@@ -186,7 +218,7 @@ static weft_status add_tensors(movable_walk *w, int32_t begin) {
         for (int k = 0; k < WEFTI_RESIDENCY_TIERS; k++)
             w->sum.seconds[k][c] += both_ways(w, k, bytes);
     }
-    for (int32_t c = 0; c < MOVABLE_KINDS * groups; c++)
+    for (int32_t c = 0; c < WEFT_OFFLOAD_SAVED * groups; c++)
         WEFT_TRY(add_span(w->m, c, begin, w->time - 1, w->sum.bytes[c]));
     return WEFT_OK;
 }
@@ -252,6 +284,163 @@ static weft_status add_calls(movable_walk *w, int32_t begin, bool counts) {
     return WEFT_OK;
 }
 
+/* ---- what cells save ---- */
+
+static int32_t steps_of(const wefti_program *p) {
+    int32_t steps = 0;
+    for (int s = 0; s < WEFTI_SECTIONS; s++) steps += p->step_count[s];
+    return steps;
+}
+
+/* A cell's saved block. */
+typedef struct saved_block {
+    int64_t bytes;   /* 0: it does not move */
+    int32_t alive;   /* blocks of microbatches that are between their passes */
+    int32_t by_loop; /* how many more an iteration of the loop leaves alive */
+} saved_block;
+
+/* What the blocks of a group free at the last steps: the same bytes since `first`. */
+typedef struct saved_run {
+    int64_t bytes, now;
+    int32_t first;
+} saved_run;
+
+typedef struct saved_walk {
+    movable_walk *w;
+    saved_block *blocks; /* [cells] */
+    saved_run *runs;     /* [groups] */
+    int32_t *passes;     /* [passes]: the cell of each pass of the section, in order; -1: none */
+} saved_walk;
+
+static bool is_pass(const wefti_step *step) {
+    return step->kind == WEFTI_STEP_CALL &&
+           (step->phase == WEFTI_FORWARD || step->phase == WEFTI_BACKWARD);
+}
+
+/* The cell of a pass with a saved block; -1: it is none, or of no candidate. */
+static int32_t cell_of(const movable_walk *w, const wefti_step *step) {
+    if (!is_pass(step) || step->routine->saved_arg < 0) return -1;
+    const wefti_movable_name *cell = find_name(&w->m->cells, step->name);
+    return cell ? (int32_t)(cell - w->m->cells.items) : -1;
+}
+
+/* A forward pass adds a block, a backward pass removes one. */
+static int32_t change_of(const wefti_step *step) {
+    if (step->phase == WEFTI_FORWARD) return step->part == 0;
+    return step->part + 1 < step->parts ? 0 : -1;
+}
+
+static weft_status end_run(saved_walk *x, int32_t g, int32_t now) {
+    saved_run *run = &x->runs[g];
+    const int32_t c = WEFT_OFFLOAD_SAVED * x->w->m->groups + g;
+    WEFT_TRY(add_span(x->w->m, c, run->first, now - 1, run->bytes));
+    wefti_keep_most(&x->w->sum.bytes[c], run->bytes);
+    *run = (saved_run){.bytes = run->now, .first = now};
+    return WEFT_OK;
+}
+
+/* A block is in device memory during its passes, the pass behind the forward one, and the pass
+ * before the backward one. `near`: cells of the last two passes and of the next one. */
+static weft_status free_blocks(saved_walk *x, const int32_t near[3], int32_t now) {
+    const wefti_movable_names *cells = &x->w->m->cells;
+    for (int32_t g = 0; g < x->w->m->groups; g++) x->runs[g].now = 0;
+    for (int32_t i = 0; i < cells->count; i++) {
+        const bool is_near = near[0] == i || near[1] == i || near[2] == i;
+        const int32_t away = x->blocks[i].alive - is_near;
+        if (away > 0) x->runs[cells->items[i].group].now += away * x->blocks[i].bytes;
+    }
+    for (int32_t g = 0; g < x->w->m->groups; g++)
+        if (x->runs[g].now != x->runs[g].bytes) WEFT_TRY(end_run(x, g, now));
+    return WEFT_OK;
+}
+
+/* Blocks that all further iterations of a loop add or remove. */
+static void add_iterations(saved_walk *x, const wefti_loop *loop, bool adds) {
+    for (int32_t i = 0; loop && i < x->w->m->cells.count; i++)
+        if (adds == (x->blocks[i].by_loop > 0))
+            x->blocks[i].alive += x->blocks[i].by_loop * (loop->times - 1);
+}
+
+static void begin_loop(saved_walk *x, const wefti_step *steps, const wefti_loop *loop) {
+    for (int32_t i = 0; i < x->w->m->cells.count; i++) x->blocks[i].by_loop = 0;
+    for (int32_t k = loop->first; k < loop->first + loop->count; k++) {
+        const int32_t i = cell_of(x->w, &steps[k]);
+        if (i >= 0) x->blocks[i].by_loop += change_of(&steps[k]);
+    }
+    add_iterations(x, loop, true);
+}
+
+/* Blocks are stored while the next pass runs, and read while the one before runs. */
+static void copy_block(const saved_walk *x, wefti_section s, int32_t k, int32_t cell,
+                       double ahead) {
+    movable_walk *w = x->w;
+    const wefti_step *step = &w->p->steps[s][k];
+    const int64_t bytes = x->blocks[cell].bytes;
+    const int32_t c = WEFT_OFFLOAD_SAVED * w->m->groups + w->m->cells.items[cell].group;
+    const double runs = wefti_program_runs(w->p, s, w->costs->microbatches) *
+                        (double)wefti_program_times(w->p, s, k);
+    if (step->part) return;
+    w->sum.moved[c] += (int64_t)(runs * (double)bytes);
+    for (int t = 0; t < WEFTI_RESIDENCY_TIERS; t++) {
+        const double left =
+            copy_seconds(w, t, step->phase == WEFTI_BACKWARD, bytes) - (hides(w, t) ? ahead : 0);
+        if (left > 0) w->sum.seconds[t][c] += runs * left;
+    }
+}
+
+static int32_t list_passes(saved_walk *x, wefti_section s) {
+    int32_t count = 0;
+    for (int32_t k = 0; k < x->w->p->step_count[s]; k++) {
+        const wefti_step *step = &x->w->p->steps[s][k];
+        const int32_t cell = cell_of(x->w, step);
+        if (is_pass(step)) x->passes[count++] = cell;
+        if (cell >= 0 && step->routine->saved_bytes >= WEFTI_SAVED_LEAST)
+            x->blocks[cell].bytes = step->routine->saved_bytes;
+    }
+    return count;
+}
+
+static weft_status add_section(saved_walk *x, wefti_section s, int32_t now) {
+    const wefti_program *p = x->w->p;
+    const int32_t passes = list_passes(x, s);
+    int32_t pass = -1, loop = 0;
+    double ahead = 0;
+    for (int32_t k = 0; k < p->step_count[s]; k++) {
+        const wefti_step *step = &p->steps[s][k];
+        const wefti_loop *l = loop < p->loop_count[s] ? &p->loops[s][loop] : NULL;
+        const int32_t cell = cell_of(x->w, step);
+        if (l && l->first == k) begin_loop(x, p->steps[s], l);
+        pass += is_pass(step);
+        const int32_t near[] = {pass > 0 ? x->passes[pass - 1] : -1,
+                                pass < 0 ? -1 : x->passes[pass],
+                                pass + 1 < passes ? x->passes[pass + 1] : -1};
+        WEFT_TRY(free_blocks(x, near, now + k));
+        if (cell >= 0) {
+            x->blocks[cell].alive += change_of(step);
+            copy_block(x, s, k, cell, ahead);
+        }
+        if (is_pass(step)) ahead = kernel_seconds(x->w, step);
+        if (!l || k + 1 < l->first + l->count) continue;
+        add_iterations(x, l, false);
+        loop++;
+    }
+    return WEFT_OK;
+}
+
+/* Blocks that are smaller than WEFTI_SAVED_LEAST do not move. */
+static weft_status add_saved(movable_walk *w, int32_t begin) {
+    saved_walk x = {.w = w};
+    WEFT_TRY(take(w->m->arena, w->m->cells.count, sizeof *x.blocks, &x.blocks));
+    WEFT_TRY(take(w->m->arena, w->m->groups, sizeof *x.runs, &x.runs));
+    WEFT_TRY(take(w->m->arena, steps_of(w->p), sizeof *x.passes, &x.passes));
+    for (int s = 0; s < WEFTI_SECTIONS; s++) {
+        WEFT_TRY(add_section(&x, (wefti_section)s, begin));
+        begin += w->p->step_count[s];
+    }
+    for (int32_t g = 0; g < w->m->groups; g++) WEFT_TRY(end_run(&x, g, begin));
+    return WEFT_OK;
+}
+
 /* States are read and written while other updates run. */
 static void hide_updates(movable_walk *w) {
     for (int32_t k = 0; k < w->p->step_count[WEFTI_SECTION_UPDATE]; k++) {
@@ -277,7 +466,7 @@ static void note_needs(movable_walk *w, const wefti_rank_class *c, int32_t graph
 
 /* A candidate has the most that it has on any class. */
 static void keep_sums(movable_walk *w) {
-    for (int32_t i = 0; i < MOVABLE_KINDS * w->m->groups; i++) {
+    for (int32_t i = 0; i < WEFT_OFFLOADS * w->m->groups; i++) {
         wefti_residency_candidate *c = &w->m->candidates[i];
         wefti_keep_most(&c->bytes, w->sum.bytes[i]);
         wefti_keep_most(&c->moved, w->sum.moved[i]);
@@ -287,7 +476,7 @@ static void keep_sums(movable_walk *w) {
 }
 
 static weft_status clear_sums(movable_walk *w) {
-    const int64_t groups = w->m->groups, candidates = MOVABLE_KINDS * groups;
+    const int64_t groups = w->m->groups, candidates = WEFT_OFFLOADS * groups;
     WEFT_TRY(take(w->m->arena, candidates, sizeof(int64_t), &w->sum.bytes));
     WEFT_TRY(take(w->m->arena, candidates, sizeof(int64_t), &w->sum.moved));
     WEFT_TRY(take(w->m->arena, groups, sizeof(int64_t), &w->sum.used));
@@ -296,12 +485,6 @@ static weft_status clear_sums(movable_walk *w) {
         WEFT_TRY(take(w->m->arena, groups, sizeof(double), &w->sum.reads[t]));
     }
     return WEFT_OK;
-}
-
-static int32_t steps_of(const wefti_program *p) {
-    int32_t steps = 0;
-    for (int s = 0; s < WEFTI_SECTIONS; s++) steps += p->step_count[s];
-    return steps;
 }
 
 static weft_status add_class(movable_walk *w, const wefti_rank_class *c, int32_t graphs) {
@@ -314,6 +497,7 @@ static weft_status add_class(movable_walk *w, const wefti_rank_class *c, int32_t
     for (int32_t g = 0; g < graphs; g++) {
         w->p = c->programs[g];
         WEFT_TRY(add_calls(w, begin, g == 0));
+        if (g == 0) WEFT_TRY(add_saved(w, begin));
         begin += steps_of(w->p);
     }
     keep_sums(w);
@@ -322,19 +506,20 @@ static weft_status add_class(movable_walk *w, const wefti_rank_class *c, int32_t
 
 /* A group of which the plan moves a part already stays as it is. */
 static void allow(wefti_movable *m, const wefti_movable_costs *costs) {
-    for (int32_t i = 0; i < MOVABLE_KINDS * m->groups; i++) {
+    for (int32_t i = 0; i < WEFT_OFFLOADS * m->groups; i++) {
         m->candidates[i].kind = i / m->groups;
         for (int t = 0; t < WEFTI_RESIDENCY_TIERS; t++)
             m->candidates[i].to[t].allowed = costs->allowed[t] && m->candidates[i].bytes > 0;
     }
-    for (int32_t p = 0; p < m->count; p++)
-        for (int what = 0; what < MOVABLE_KINDS; what++) {
-            wefti_residency_candidate *c =
-                &m->candidates[what * m->groups + m->parameters[p].group];
-            if (wefti_plan_tier(m->plan, (weft_offload)what, m->parameters[p].name) !=
-                WEFT_TIER_DEVICE)
+    for (int what = 0; what < WEFT_OFFLOADS; what++) {
+        const wefti_movable_names *names = names_of(m, what);
+        for (int32_t p = 0; p < names->count; p++) {
+            const wefti_movable_name *x = &names->items[p];
+            wefti_residency_candidate *c = &m->candidates[what * m->groups + x->group];
+            if (wefti_plan_tier(m->plan, (weft_offload)what, x->name) != WEFT_TIER_DEVICE)
                 for (int t = 0; t < WEFTI_RESIDENCY_TIERS; t++) c->to[t].allowed = false;
         }
+    }
 }
 
 weft_status wefti_movable_problem(wefti_movable *m, const wefti_rank_classes *classes,
@@ -351,7 +536,7 @@ weft_status wefti_movable_problem(wefti_movable *m, const wefti_rank_classes *cl
     *out = (wefti_residency_problem){.need = m->need,
                                      .times = times,
                                      .candidates = m->candidates,
-                                     .count = MOVABLE_KINDS * m->groups};
+                                     .count = WEFT_OFFLOADS * m->groups};
     return WEFT_OK;
 }
 
@@ -366,39 +551,40 @@ typedef enum entry_form {
     ENTRY_FORMS
 } entry_form;
 
-static weft_tier tier_of(const wefti_movable *m, const int8_t *tier, int what, int32_t p) {
-    const int to = tier[what * m->groups + m->parameters[p].group];
-    return to == WEFTI_RESIDENCY_STAYS
-               ? wefti_plan_tier(m->plan, (weft_offload)what, m->parameters[p].name)
-               : tiers[to];
+static weft_tier tier_of(const wefti_movable *m, const int8_t *tier, int what,
+                         const wefti_movable_name *x) {
+    const int to = tier[what * m->groups + x->group];
+    return to == WEFTI_RESIDENCY_STAYS ? wefti_plan_tier(m->plan, (weft_offload)what, x->name)
+                                       : tiers[to];
 }
 
-/* Whether all parameters whose names begin like this one have its tier. */
-static bool family_moves(const wefti_movable *m, const int8_t *tier, int what, int32_t p,
-                         size_t family) {
+/* Whether all whose names begin like this one have its tier. */
+static bool family_moves(const wefti_movable *m, const int8_t *tier, int what,
+                         const wefti_movable_name *x, size_t family) {
+    const wefti_movable_names *names = names_of(m, what);
     bool same = true;
-    for (int32_t i = 0; i < m->count && same; i++)
-        same = strncmp(m->parameters[i].name, m->parameters[p].name, family) != 0 ||
-               tier_of(m, tier, what, i) == tier_of(m, tier, what, p);
+    for (int32_t i = 0; i < names->count && same; i++)
+        same = strncmp(names->items[i].name, x->name, family) != 0 ||
+               tier_of(m, tier, what, &names->items[i]) == tier_of(m, tier, what, x);
     return same;
 }
 
-static weft_status add_entry(const wefti_movable *m, const int8_t *tier, int what, int32_t p,
-                             entry_form form, weft_plan *plan) {
-    const wefti_movable_parameter *x = &m->parameters[p];
+static weft_status add_entry(const wefti_movable *m, const int8_t *tier, int what,
+                             const wefti_movable_name *x, entry_form form, weft_plan *plan) {
     size_t family;
     const size_t unit = unit_bytes(x->name, &family);
     const char *match = form == ENTRY_ALL ? "*" : form == ENTRY_NAMES ? x->name : x->unit;
-    if (form == ENTRY_FAMILIES && family < unit && family_moves(m, tier, what, p, family))
+    if (form == ENTRY_FAMILIES && family < unit && family_moves(m, tier, what, x, family))
         match = pattern_of(m->arena, x->name, family);
     WEFT_REQUIRE(match, WEFT_E_NOMEM, "no memory for what may leave device memory");
-    return weft_plan_offload(plan, match, (weft_offload)what, tier_of(m, tier, what, p));
+    return weft_plan_offload(plan, match, (weft_offload)what, tier_of(m, tier, what, x));
 }
 
 static bool says_it(const wefti_movable *m, const int8_t *tier, int what, const weft_plan *plan) {
-    for (int32_t p = 0; p < m->count; p++)
-        if (wefti_plan_tier(plan, (weft_offload)what, m->parameters[p].name) !=
-            tier_of(m, tier, what, p))
+    const wefti_movable_names *names = names_of(m, what);
+    for (int32_t p = 0; p < names->count; p++)
+        if (wefti_plan_tier(plan, (weft_offload)what, names->items[p].name) !=
+            tier_of(m, tier, what, &names->items[p]))
             return false;
     return true;
 }
@@ -407,18 +593,22 @@ static weft_status add_entries(const wefti_movable *m, const int8_t *tier, int w
                                weft_plan *plan) {
     const int64_t before = plan->offload.count;
     /* An entry replaces one of the plan that has the same pattern. */
-    const entry_form first = m->plan->offload.count ? ENTRY_NAMES : ENTRY_ALL;
+    const wefti_movable_names *names = names_of(m, what);
+    const bool others = what == WEFT_OFFLOAD_SAVED; /* cells that are no candidates */
+    const entry_form first = m->plan->offload.count ? ENTRY_NAMES
+                             : others               ? ENTRY_FAMILIES
+                                                    : ENTRY_ALL;
     for (int form = (int)first; form < ENTRY_FORMS; form++) {
         plan->offload.count = before;
-        for (int32_t p = 0; p < m->count; p++)
-            if (tier[what * m->groups + m->parameters[p].group] != WEFTI_RESIDENCY_STAYS)
-                WEFT_TRY(add_entry(m, tier, what, p, (entry_form)form, plan));
+        for (int32_t p = 0; p < names->count; p++)
+            if (tier[what * m->groups + names->items[p].group] != WEFTI_RESIDENCY_STAYS)
+                WEFT_TRY(add_entry(m, tier, what, &names->items[p], (entry_form)form, plan));
         if (says_it(m, tier, what, plan)) break;
     }
     return WEFT_OK;
 }
 
 weft_status wefti_movable_rules(const wefti_movable *m, const int8_t *tier, weft_plan *plan) {
-    for (int what = 0; what < MOVABLE_KINDS; what++) WEFT_TRY(add_entries(m, tier, what, plan));
+    for (int what = 0; what < WEFT_OFFLOADS; what++) WEFT_TRY(add_entries(m, tier, what, plan));
     return WEFT_OK;
 }

@@ -9,20 +9,27 @@
 #include "plan/plan.h"
 #include "topo/model.h"
 
-/* A parameter with its unit: "h.3.*", the block that it belongs to. */
-typedef struct wefti_movable_parameter {
+/* What entries match: a parameter with its unit "h.3.*", the block that it belongs to; or a cell,
+ * "h.3", which is its own unit. */
+typedef struct wefti_movable_name {
     const char *name, *unit;
     int32_t group;
-} wefti_movable_parameter;
+} wefti_movable_name;
+
+typedef struct wefti_movable_names {
+    wefti_movable_name *items;
+    int32_t count;
+    wefti_map map; /* of names */
+} wefti_movable_names;
 
 /* The parameters of a model in groups, in the order of the model. A group is a run of blocks, or
  * one large parameter, and has at most about an eighth of all bytes. Candidate what * groups + g
- * stands for the optimizer states or the parameters of group g. */
+ * stands for the optimizer states or the parameters of group g, or for what its blocks save for
+ * their backward passes. */
 typedef struct wefti_movable {
     wefti_arena *arena; /* the caller's */
-    wefti_movable_parameter *parameters;
-    int32_t count, groups;
-    wefti_map names;
+    wefti_movable_names parameters, cells;
+    int32_t groups;
     const weft_plan *plan; /* the caller's; what it moves already is no candidate */
     wefti_residency_candidate *candidates;
     int64_t *need;

@@ -168,11 +168,12 @@ static weft_status refuse(const offload_choice *x, int64_t base, int64_t least,
                  "give the tier more room%s",
                  need, most, wefti_bytes_text(r->lacks, moved), names[r->lacking],
                  r->lacking ? " (memory.disk)" : ", or set memory.disk.path");
-    WEFT_FAIL(WEFT_E_NOMEM,
-              "memory.offload: auto: a step needs %s of device memory, and %s with all optimizer "
-              "states and parameters in lower tiers, but the limit (device.memory) is %s: use a "
-              "smaller train.batch, more train.accumulate, or entries with what: saved",
-              need, wefti_bytes_text(least, moved), most);
+    WEFT_FAIL(
+        WEFT_E_NOMEM,
+        "memory.offload: auto: a step needs %s of device memory, and %s with all optimizer "
+        "states, parameters and saved blocks in lower tiers, but the limit (device.memory) is "
+        "%s: use a smaller train.batch, or more train.accumulate",
+        need, wefti_bytes_text(least, moved), most);
 }
 
 /* All that may move, each to the first tier that has room. */

@@ -30,7 +30,7 @@ for plan in '' '--devices 2 parallel.optimizer.level=1'; do
 done
 
 # Limits from what all needs down to what is left if all moves.
-all='memory.offload=[{match: "*", what: optimizer, to: disk}, {match: "*", what: parameters, to: disk}]'
+all='memory.offload=[{match: "*", what: optimizer, to: disk}, {match: "*", what: parameters, to: disk}, {match: "h.*", what: saved, to: disk}]'
 for plan in '' '--devices 2 parallel.optimizer.level=1' '--devices 2 parallel.pipeline.stages=2 train.accumulate=2'; do
     # shellcheck disable=SC2086
     most=$(needs $job $plan) least=$(needs $job $plan "$all" "memory.disk.path=$work")
@@ -50,7 +50,7 @@ for plan in '' '--devices 2 parallel.optimizer.level=1' '--devices 2 parallel.pi
         expect 0 "\"disk_bytes\": $bytes" plan $job --check plan.json "memory.disk.path=$work" device.memory=$limit --json
     done
     # shellcheck disable=SC2086
-    expect 1 'memory.offload|auto|device.memory|optimizer|parameters' model $job $plan $auto device.memory=$((least - 4096))
+    expect 1 'memory.offload|auto|device.memory|optimizer|parameters|saved' model $job $plan $auto device.memory=$((least - 4096))
 done
 # Naive: all states move, if that is enough.
 # shellcheck disable=SC2086
