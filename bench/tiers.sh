@@ -1,0 +1,74 @@
+#!/bin/sh
+# What a lower tier costs: a GPT-2 trains with all in device memory, and with a part of it in host memory or on a disk, in
+# turns.
+#
+#   bench/tiers.sh [BUILD FOLDER [host|disk [FOLDER ON THE DISK [TURNS]]]]
+#
+# host: 124M, 4 x 256; what blocks save and the optimizer's states lie in host memory. On the CPU the device's memory is
+# the host's, and the cores copy, so the bound is the plain step + bytes copied / rate of a copy.
+# disk: 774M, 1 x 1024, within device.memory=4GiB; weft chooses what moves. The bound is the sum over passes and update of
+# max(kernels, bytes copied in it / rate of the disk); a step that hides nothing takes kernels + all bytes / rate.
+# Rates are those that `weft machine measure` finds just before, reading and writing at once. LAYERS, WIDTH, HEADS, BATCH,
+# CONTEXT, LIMIT and STEPS in the environment change the run. Prints the median seconds of the steps after the first, the
+# bytes that a step copies, and what the copies alone take.
+set -eu
+build=$(realpath "${1:-build}")
+tier=${2:-host}
+disk=${3:-.}
+turns=${4:-3}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+trap 'exit 1' INT TERM
+disk=$(realpath "$disk")
+weft=$build/weft
+cd "$folder"
+cat /usr/include/*.h | head -c 2000000 >text
+if [ "$tier" = host ]; then
+    set -- "${LAYERS:-12}" "${WIDTH:-768}" "${HEADS:-12}" "${BATCH:-4}" "${CONTEXT:-256}"
+    offload='[{match: "h.*", what: saved, to: host}, {match: "*", what: optimizer, to: host}]'
+    limit=auto
+else
+    set -- "${LAYERS:-36}" "${WIDTH:-1280}" "${HEADS:-20}" "${BATCH:-1}" "${CONTEXT:-1024}"
+    offload=auto
+    limit=${LIMIT:-4GiB}
+fi
+cat >plain.yaml <<EOF
+model: {family: gpt2, layers: $1, hidden: $2, heads: $3, context: $5, vocab: 50257}
+data: {path: $folder/text, tokenizer: bytes}
+train: {steps: ${STEPS:-4}, batch: $4, seed: 1, eval_every: 0, clip: 0}
+checkpoint: {every: 0}
+EOF
+cp plain.yaml moved.yaml
+cat >>moved.yaml <<EOF
+memory: {offload: $offload, disk: {path: $disk}}
+device: {memory: $limit}
+EOF
+middle() { sort -g | awk '{x[NR] = $1} END {if (NR) print x[int((NR + 1) / 2)]}'; }
+# A number of one JSON object.
+number() { sed -n "s/.*\"$1\": \([0-9.e+-]*\).*/\1/p" "$2" | head -n 1; }
+# The median seconds of the steps after the first.
+step() {
+    "$weft" train "$1" --json >out 2>err || { cat err >&2; return 1; }
+    sed -n 's/.*"step": \([0-9]*\),.*"tokens_per_second": \([0-9.]*\).*/\1 \2/p' out |
+        awk -v tokens=$(($2 * $3)) '$1 > 1 {print tokens / $2}' | middle
+}
+"$weft" machine measure --disk "$disk" --out machine.json >/dev/null 2>&1
+rate=$(awk -v key="\"${tier}_bytes_per_second\"" 'index($0, key) {in_tier = 1} in_tier && /"both"/ {print; exit}' machine.json |
+    tr -d '[]},' | awk '{print $NF}')
+"$weft" model moved.yaml --json >model.json
+"$weft" model plain.yaml --json >plain.json
+bytes=$(number "${tier}_moved_bytes" model.json)
+: >plain.steps
+: >moved.steps
+for turn in $(seq "$turns"); do
+    step plain.yaml "$4" "$5" >>plain.steps
+    step moved.yaml "$4" "$5" >>moved.steps
+    echo "turn $turn: plain $(tail -n 1 plain.steps) s, $tier $(tail -n 1 moved.steps) s" >&2
+done
+awk -v tier="$tier" -v plain="$(middle <plain.steps)" -v moved="$(middle <moved.steps)" -v bytes="$bytes" -v rate="$rate" \
+    -v peak="$(number predicted_peak_bytes model.json)" -v whole="$(number predicted_peak_bytes plain.json)" 'BEGIN {
+    copies = bytes / rate
+    printf "{\"tier\": \"%s\", \"plain_seconds\": %.3f, \"seconds\": %.3f, \"copied_bytes\": %.0f, \"rate\": %.4g, ", tier, plain, moved, bytes, rate
+    printf "\"copy_seconds\": %.3f, \"of_plain\": %.3f, \"of_plain_and_copies\": %.3f, ", copies, moved / plain, moved / (plain + copies)
+    printf "\"peak_bytes\": %.0f, \"plain_peak_bytes\": %.0f}\n", peak, whole
+}'
