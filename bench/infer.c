@@ -102,7 +102,7 @@ static subject open_subject(const bench *b, const char *name, weft_dtype dtype) 
     weft_plan *plan = NULL;
     o.optimizer.kind = WEFT_NO_OPTIMIZER;
     o.threads = b->threads;
-    stepper_check(wefti_generator_plan(&s.config, NULL, b->devices, &plan));
+    stepper_check(wefti_generator_plan(&s.config, NULL, b->devices, NULL, &plan));
     o.plan = plan;
     stepper_check(weft_model_build(&s.config, WEFT_USE_DECODE, 1, 1, dtype, &s.graph));
     stepper_check(weft_session_create(s.graph, &o, &s.session));
