@@ -22,27 +22,20 @@ static int64_t state_bytes(const wefti_program *p) {
 static void advise(const wefti_program *p, int64_t programs, int64_t limit, bool trains, char *out,
                    size_t bytes) {
     char fixed[32], states[32];
-    const int64_t offload = state_bytes(p);
     const int64_t room = limit - p->persistent_bytes - programs;
     const double share = p->transient_bytes > 0 ? (double)room / (double)p->transient_bytes : 0;
     wefti_bytes_text(p->persistent_bytes, fixed);
-    wefti_bytes_text(offload, states);
+    wefti_bytes_text(state_bytes(p), states);
     if (room <= 0 && !trains)
         (void)snprintf(out, bytes,
                        "the model alone needs %s: memory.offload keeps parameters on a disk",
                        fixed);
-    else if (room + offload > 0 && room <= 0)
-        (void)snprintf(
-            out, bytes,
-            "the model and its optimizer alone need %s: memory.offload=auto keeps some of "
-            "that on a disk, memory.offload=disk all %s of the optimizer",
-            fixed, states);
     else if (room <= 0)
-        (void)snprintf(
-            out, bytes,
-            "the model and its optimizer alone need %s: memory.offload=auto keeps some of "
-            "that on a disk",
-            fixed);
+        (void)snprintf(out, bytes,
+                       "the model and its optimizer alone need %s (%s of it the optimizer): "
+                       "memory.offload=auto keeps some on a disk; a smaller model or another "
+                       "optimizer would fit",
+                       fixed, states);
     else if (!trains)
         (void)snprintf(out, bytes,
                        "about %.*f %% of these samples would fit (fewer at once: --rows or "
