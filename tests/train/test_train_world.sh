@@ -124,7 +124,7 @@ expect 1 '2 devices|3 processes' launch -n 3 --no-logs -- "$weft" train job.yaml
 expect 1 "cell '" launch -n 2 --no-logs -- "$weft" train job.yaml train.clip=0 \
     train.optimizer.name=sgd train.optimizer.lr=1e6 train.schedule.name=constant train.steps=50
 expect 1 'data|checkpoints' launch -n 2 --no-logs -- "$weft" train job.yaml checkpoint.dir=data checkpoint.resume=false
-expect 1 'rank 0: ' launch -n 2 --no-logs -- "$weft" train job.yaml data.path=nothing.txt
+expect 1 'rank |nothing.txt' launch -n 2 --no-logs -- "$weft" train job.yaml data.path=nothing.txt
 
 # --- a stop: after the same step everywhere, with a checkpoint (accept 35(b)) ---
 "$weft" launch -n 3 --no-logs -- "$weft" train job.yaml --json train.steps=1000000 train.batch=6 checkpoint.dir=stopped >stop.json 2>stop.err &
