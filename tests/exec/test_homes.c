@@ -6,6 +6,7 @@
 #include "support.h"
 
 #include "base/fault.h"
+#include "base/gcm/gcm.h"
 #include "comm/home_region.h"
 #include "exec/exec.h"
 #include "layout/transfer.h"
@@ -36,8 +37,8 @@ static void begin(fixture *f, int64_t bytes) {
     const wefti_space space = (wefti_space)roll(WEFTI_SPACES);
     wefti_footprint need = {{{0}}};
     need.of[space][WEFTI_PERSISTENT] = bytes / GROWTHS;
-    ASSERT_OK(
-        wefti_rank_device_create(1, need, &(wefti_disk_place){"/tmp", roll(2)}, NULL, &f->device));
+    ASSERT_OK(wefti_rank_device_create(
+        1, need, &(wefti_disk_place){"/tmp", roll(2) && wefti_gcm_is_built()}, NULL, &f->device));
     for (int k = 2; k <= GROWTHS; k++) {
         need.of[space][WEFTI_PERSISTENT] = bytes * k / GROWTHS;
         ASSERT_OK(wefti_rank_device_reserve(f->device, need));
