@@ -356,7 +356,7 @@ static weft_status make_room(wefti_emitter *b, wefti_section s, int64_t bytes) {
     for (;;) {
         int64_t count = 0, all = bytes;
         for (int32_t i = 0; i < b->flight_count; i++) {
-            if (b->flights[i].use != WEFTI_FLIGHT_STORE) continue;
+            if (b->flights[i].use != WEFTI_FLIGHT_STORE || b->flights[i].owner >= 0) continue;
             all += b->p->moves[b->flights[i].move].bytes;
             count++;
         }
