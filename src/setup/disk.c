@@ -6,19 +6,22 @@
 #include "session/optimizer.h"
 #include "setup/setup.h"
 
-/* Whether the job's plan keeps tensors there, if weft chooses none. Forward passes have parameters
- * only. */
+/* Whether the plan keeps tensors on the disk, if weft chooses none. Forward passes have parameters
+ * only. Equal on all ranks. */
 static bool has_entries(const wefti_built *b, bool trains) {
-    for (int what = 0; what < WEFT_OFFLOADS && *b->job->memory.disk.path; what++)
+    for (int what = 0; what < WEFT_OFFLOADS; what++)
         if ((trains || what == WEFT_OFFLOAD_PARAMETERS) &&
             wefti_plan_may_offload(b->job->plan, (weft_offload)what, WEFT_TIER_DISK))
             return true;
     return false;
 }
 
-static bool uses_disk(const wefti_built *b, bool trains) {
-    const bool chooses = trains && wefti_job_offloads_auto(b->job) && *b->job->memory.disk.path;
-    return chooses || has_entries(b, trains);
+static bool may_use_disk(const wefti_built *b, bool trains) {
+    return (trains && wefti_job_offloads_auto(b->job)) || has_entries(b, trains);
+}
+
+static bool has_directory(const wefti_built *b) {
+    return *b->job->memory.disk.path != '\0';
 }
 
 /* No rank of the host reserves space before all have read how much is free. */
@@ -34,7 +37,8 @@ static weft_status try_disk(wefti_built *b) {
 }
 
 weft_status wefti_built_try_disk(wefti_built *b, bool trains) {
-    weft_status status = uses_disk(b, trains) ? try_disk(b) : WEFT_OK;
+    if (!may_use_disk(b, trains)) return WEFT_OK;
+    weft_status status = has_directory(b) ? try_disk(b) : WEFT_OK;
     if (status < 0)
         status = wefti_prefix(status, "memory.disk.path must be a directory of a local disk in "
                                       "which this user may make files");
@@ -98,6 +102,7 @@ static weft_status check_room(const wefti_built *b, bool trains) {
 }
 
 weft_status wefti_built_disk_room(const wefti_built *b, bool trains) {
-    const weft_status status = has_entries(b, trains) ? check_room(b, trains) : WEFT_OK;
+    if (!has_entries(b, trains)) return WEFT_OK;
+    const weft_status status = has_directory(b) ? check_room(b, trains) : WEFT_OK;
     return wefti_party_agree(&b->setup->party, status);
 }
