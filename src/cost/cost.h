@@ -37,9 +37,9 @@
 #ifndef WEFTI_COST_H
 #define WEFTI_COST_H
 
+#include "device/location.h"
 #include "graph/op.h"
 #include "layout/transfer.h"
-#include "device/location.h"
 #include "topo/model.h"
 
 /* Sizes of a product: `batch` products of rows x depth by depth x columns. */

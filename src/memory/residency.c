@@ -389,7 +389,6 @@ static void find_lack(move_search *x, wefti_residency *out) {
         for (int t = 0; t < TIERS && x->now.tier[i] == STAYS; t++)
             if (has_room(x, &x->now, i, t)) set(x, &x->now, i, t);
     const int32_t worst = worst_point(x, &x->now);
-    out->time = worst < 0 ? 0 : x->time[worst];
     out->lacks = worst < 0 ? 0 : x->now.left[worst];
 }
 

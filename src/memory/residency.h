@@ -50,7 +50,6 @@ typedef struct wefti_residency {
      * them, also with all candidates moved. */
     int32_t lacking;
     int64_t lacks;
-    int32_t time; /* at which device memory lacks them */
 } wefti_residency;
 
 /* Chooses the moves that take the fewest seconds and, among equals, the fewest bytes, such that the

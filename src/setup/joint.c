@@ -200,7 +200,8 @@ static weft_status search_tiers(const wefti_built *b, wefti_joint_problem *p,
 }
 
 static weft_status search(wefti_built *b, const wefti_machine_model *machine, int64_t limit,
-                          joint_models *models, wefti_joint_answer *answer) {
+                          const wefti_joint_fix *fix, joint_models *models,
+                          wefti_joint_answer *answer) {
     const weft_job *job = b->job;
     const double samples = (double)job->train.batch;
     const double context =
@@ -214,20 +215,18 @@ static weft_status search(wefti_built *b, const wefti_machine_model *machine, in
                                         .tokens = samples * context},
                              .settings = job->plan,
                              .machine = machine,
-                             .fix = wefti_joint_free(),
+                             .fix = *fix,
                              .memory_bytes = limit,
                              .evaluations = (int32_t)job->parallel.evaluations,
                              .seconds = job->parallel.search_seconds};
-    WEFT_TRY(wefti_joint_fix_add(job->parallel.constraints, &p.fix));
     return search_tiers(b, &p, answer);
 }
 
 /* Which constraints decide nothing of the answer. */
-static weft_status find_idle(const wefti_built *b, const wefti_degrees *degrees, char **out) {
-    wefti_joint_fix fix = wefti_joint_free();
+static weft_status find_idle(const wefti_built *b, const wefti_joint_fix *fix,
+                             const wefti_degrees *degrees, char **out) {
     wefti_text text = {0};
-    WEFT_TRY(wefti_joint_fix_add(b->job->parallel.constraints, &fix));
-    WEFT_TRY(wefti_joint_idle_text(&fix, degrees, &text));
+    WEFT_TRY(wefti_joint_idle_text(fix, degrees, &text));
     if (!text.used) return WEFT_OK;
     *out = wefti_text_take(&text);
     WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a report");
@@ -239,11 +238,13 @@ static weft_status search_on(wefti_built *b, const wefti_machine_model *machine,
     const double begin = wefti_now_s();
     joint_models models = {.built = b};
     wefti_joint_answer answer = {0};
-    weft_status status = search(b, machine, limit, &models, &answer);
+    wefti_joint_fix fix = wefti_joint_free();
+    WEFT_TRY(wefti_joint_fix_add(b->job->parallel.constraints, &fix));
+    weft_status status = search(b, machine, limit, &fix, &models, &answer);
     if (!limit) limit = (int64_t)machine->device.memory_bytes.value;
     if (status >= 0)
         status = make_report(machine, limit, &answer, wefti_now_s() - begin, &b->report);
-    if (status >= 0) status = find_idle(b, &answer.degrees, &b->report->idle_constraints);
+    if (status >= 0) status = find_idle(b, &fix, &answer.degrees, &b->report->idle_constraints);
     free_models(&models);
     if (status < 0) {
         wefti_joint_answer_free(&answer);

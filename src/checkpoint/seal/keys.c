@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/secret/secret.h"
 #include "base/gcm/gcm.h"
+#include "base/secret/secret.h"
 #include "checkpoint/seal/derive.h"
 #include "weft/checkpoint.h"
 

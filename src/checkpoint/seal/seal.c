@@ -6,9 +6,9 @@
  *   24  number of the key 32  salt */
 #include <string.h>
 
+#include "base/gcm/gcm.h"
 #include "base/memory.h"
 #include "base/secret/secret.h"
-#include "base/gcm/gcm.h"
 #include "checkpoint/seal/derive.h"
 
 enum { SEAL_VERSION = 1, FRAME_LEAST = 64, FRAME_MOST = 1 << 20 };

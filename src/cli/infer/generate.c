@@ -1,11 +1,11 @@
 /* `weft generate`: text from a trained model. */
 #include "cli/infer/generate.h"
-#include "cli/infer/trained.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/infer/trained.h"
 #include "weft/checkpoint.h"
 
 #define GENERATE_AT(field) offsetof(cli_generate_options, field)

@@ -248,9 +248,8 @@ void wefti_joint_split_text(const wefti_degrees *d, wefti_text *out) {
 
 /* Whether a constraint's value is that of a plan without the dimension at all. */
 static bool is_absence(int d, int32_t value) {
-    return (d == WEFTI_JOINT_SEQUENCE || d == WEFTI_JOINT_SHARD)
-               ? value == 0
-               : d == WEFTI_JOINT_CHUNKS && value == 1;
+    if (d == WEFTI_JOINT_CHUNKS) return value == 1;
+    return (d == WEFTI_JOINT_SEQUENCE || d == WEFTI_JOINT_SHARD) && value == 0;
 }
 
 weft_status wefti_joint_idle_text(const wefti_joint_fix *fix, const wefti_degrees *d,

@@ -215,30 +215,35 @@ static weft_status on_overhead(judgement *j) {
                       j->m->step_seconds * 1e3, percent(j, WEFT_AUDIT_OVERHEAD)));
 }
 
+/* Twice the samples of a step, in microbatches of the same size. */
+static weft_status advise_accumulation(judgement *j, weft_audit_cause cause, char *reason) {
+    const wefti_run_facts *f = &j->m->facts;
+    return advise(j, cause, j->out->share[cause] / 2,
+                  SAY("train.batch=%lld train.accumulate=%lld", 2 * (long long)f->batch,
+                      2 * (long long)(f->microbatches > 0 ? f->microbatches : 1)),
+                  reason);
+}
+
 static weft_status on_copies(judgement *j) {
     double part;
     const char *copy = largest(j->m, WEFTI_RUN_RECORD_COPY, &part);
-    const wefti_run_facts *f = &j->m->facts;
-    return advise(j, WEFT_AUDIT_COPIES, j->out->share[WEFT_AUDIT_COPIES] / 2,
-                  SAY("train.batch=%lld train.accumulate=%lld", 2 * (long long)f->batch,
-                      2 * (long long)(f->microbatches > 0 ? f->microbatches : 1)),
-                  SAY("Ranks wait %.0f %% of the time for copies to and from lower tiers, of that "
-                      "%.0f %% to %s. Optimizer states are moved once a step, however many "
-                      "microbatches it has. memory.offload can also name less.",
-                      percent(j, WEFT_AUDIT_COPIES), part, copy));
+    return advise_accumulation(
+        j, WEFT_AUDIT_COPIES,
+        SAY("Ranks wait %.0f %% of the time for copies to and from lower tiers, of that "
+            "%.0f %% to %s. Optimizer states are moved once a step, however many "
+            "microbatches it has. memory.offload can also name less.",
+            percent(j, WEFT_AUDIT_COPIES), part, copy));
 }
 
 static weft_status on_transfers(judgement *j) {
     double part;
     const char *kind = largest(j->m, WEFTI_RUN_RECORD_TRANSFER, &part);
-    const wefti_run_facts *f = &j->m->facts;
-    return advise(j, WEFT_AUDIT_TRANSFERS, j->out->share[WEFT_AUDIT_TRANSFERS] / 2,
-                  SAY("train.batch=%lld train.accumulate=%lld", 2 * (long long)f->batch,
-                      2 * (long long)f->microbatches),
-                  SAY("Ranks wait for each other for %.0f %% of the time%s%s. Gradients that are "
-                      "reduced once for twice the samples wait half as often. A plan for the "
-                      "measured links may need fewer transfers: parallel.mode=auto.",
-                      percent(j, WEFT_AUDIT_TRANSFERS), *kind ? ", most of it in " : "", kind));
+    return advise_accumulation(
+        j, WEFT_AUDIT_TRANSFERS,
+        SAY("Ranks wait for each other for %.0f %% of the time%s%s. Gradients that are "
+            "reduced once for twice the samples wait half as often. A plan for the "
+            "measured links may need fewer transfers: parallel.mode=auto.",
+            percent(j, WEFT_AUDIT_TRANSFERS), *kind ? ", most of it in " : "", kind));
 }
 
 static weft_status on_pipeline(judgement *j) {

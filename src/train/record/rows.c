@@ -112,20 +112,12 @@ static weft_status add_step(const row_walk *p, const wefti_step *step, double ca
     return WEFT_OK;
 }
 
-/* How often a section runs in a step. */
-static int64_t runs_of(const wefti_program *p, int section, int32_t microbatches) {
-    const bool has_last = p->step_count[WEFTI_SECTION_LAST] > 0;
-    if (section == WEFTI_SECTION_NEXT) return p->all_microbatches ? 0 : microbatches - 1 - has_last;
-    if (section == WEFTI_SECTION_LAST) return microbatches > 1 && !p->all_microbatches;
-    return 1;
-}
-
 weft_status wefti_run_record_predicted(const wefti_program *program,
                                        const wefti_machine_model *machine, int32_t microbatches,
                                        int32_t ranks, wefti_run_record_rows *out) {
     const row_walk p = {program, machine, ranks, wefti_model_sharing(machine, ranks), out};
     for (int s = 0; s < WEFTI_SECTIONS; s++) {
-        const int64_t runs = runs_of(program, s, microbatches);
+        const int64_t runs = wefti_program_runs(program, (wefti_section)s, microbatches);
         for (int32_t i = 0; i < program->step_count[s] && runs > 0; i++) {
             const int64_t times = wefti_program_times(program, (wefti_section)s, i);
             WEFT_TRY(add_step(&p, &program->steps[s][i], (double)(runs * times)));
