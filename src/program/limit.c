@@ -28,27 +28,27 @@ static void advise(const wefti_program *p, int64_t programs, int64_t limit, bool
     wefti_bytes_text(state_bytes(p), states);
     if (room <= 0 && !trains)
         (void)snprintf(out, bytes,
-                       "the model alone needs %s: memory.offload keeps parameters on a disk",
+                       "The model alone needs %s: memory.offload keeps parameters on a disk",
                        fixed);
     else if (room <= 0)
         (void)snprintf(out, bytes,
-                       "the model and its optimizer alone need %s (%s of it the optimizer): "
+                       "The model and its optimizer alone need %s (%s of it the optimizer): "
                        "memory.offload=auto keeps some on a disk; a smaller model or another "
                        "optimizer would fit",
                        fixed, states);
     else if (!trains)
         (void)snprintf(out, bytes,
-                       "about %.*f %% of these samples would fit (fewer at once: --rows or "
+                       "About %.*f %% of these samples would fit (fewer at once: --rows or "
                        "train.batch; or shorter ones)",
                        share < 0.01 ? 4 : 0, share * 100);
     else if (share < 0.01)
         (void)snprintf(out, bytes,
-                       "less than 1 %% of this batch would fit beside the model (train.accumulate, "
+                       "Less than 1 %% of this batch would fit beside the model (train.accumulate, "
                        "memory.offload=auto, or a smaller batch, context or model)");
     else
         (void)snprintf(
             out, bytes,
-            "about %.0f %% of this batch would fit (train.accumulate, memory.offload=auto, "
+            "About %.0f %% of this batch would fit (train.accumulate, memory.offload=auto, "
             "or a smaller batch or context)",
             share * 100);
 }
@@ -61,8 +61,8 @@ weft_status wefti_program_within(const wefti_program *p, int64_t arena, int64_t 
     advise(p, programs, limit, trains, advice, sizeof advice);
     weft_status status = WEFT_RAISE(
         WEFT_E_NOMEM,
-        "a step needs %s, %s of it for programs, but the limit (device.memory) is %s; largest: "
-        "%s; %s",
+        "a step needs %s, %s of it for programs, but the limit (device.memory) is %s. Largest: "
+        "%s. %s",
         wefti_bytes_text(arena + programs, need), wefti_bytes_text(programs, own),
         wefti_bytes_text(limit, most), largest, advice);
     wefti_free(largest);

@@ -86,7 +86,7 @@ expect 1 'dir' train model.from=dir data.path=text.txt
 expect 1 'model.layers must be' train job.yaml model.layers=1000000
 expect 1 'would fit' train job.yaml model.hidden=65536 model.ffn=16777216
 grep -q 'device.memory' out || fail 'no word of the limit' out
-grep -q 'largest: ' out || fail 'no word of the largest tensors' out
+grep -qi 'largest: ' out || fail 'no word of the largest tensors' out
 expect 1 'would fit' train job.yaml train.batch=1000000000
 expect 1 'batch|fit' train job.yaml device.memory=1MiB train.batch=256
 expect 0 'peak memory' model job.yaml model.hidden=65536 model.ffn=16777216

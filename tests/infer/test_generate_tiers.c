@@ -1,6 +1,6 @@
-/* Text generation with parameters in tiers below device memory: the texts of a model in device
- * memory, on one device, on several and in a world, for one text and for several at once. All
- * programs share the homes of parameters, copies begin a call ahead, tiers have the bytes that are
+/* Text generation with parameters in tiers below device memory. The texts are those of a model in
+ * device memory: on one device, on several and in a world, one text or several at once. All
+ * programs share the homes of parameters. Copies begin a call ahead. Tiers have the bytes that are
  * predicted, and several texts share a reading. */
 #include "generate_fixture.h"
 
