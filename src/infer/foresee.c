@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "builder/fold/fold.h"
-#include "train/report/report.h"
+#include "setup/programs.h"
 #include "weft/infer.h"
 
 /* The graph and the plan of weft_infer_open: trained.c. The graph that is trained decides about the

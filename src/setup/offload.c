@@ -9,9 +9,8 @@
 #include "job/job.h"
 #include "program/print.h"
 #include "search/predict/predict.h"
-#include "session/optimizer.h"
 #include "setup/movable.h"
-#include "setup/setup.h"
+#include "setup/programs.h"
 #include "weft/info.h"
 
 enum { CHOICE_ROUNDS = 8 };
@@ -26,47 +25,19 @@ typedef struct offload_trial {
 
 typedef struct offload_choice {
     wefti_built *b;
-    weft_plan *base;                /* moves nothing that the user has not decided */
-    weft_graph *graph, *eval_graph; /* wrapped; eval_graph NULL: no validation */
+    weft_plan *base;             /* moves nothing that the user has not decided */
+    wefti_job_programs programs; /* with graphs of its own, and the plan of a trial */
     wefti_machine_model *machine;
-    wefti_optimizer *optimizer;
-    wefti_route_cache *routes;
     wefti_arena *arena;
     wefti_movable movable;
-    wefti_prepare prepare;
-    int32_t microbatches, devices;
-    int32_t *host; /* [devices], for buddies */
     int64_t limit;
     bool tiers[WEFT_TIERS];
 } offload_choice;
 
 /* ---- trials ---- */
 
-typedef struct offload_build {
-    const offload_choice *x;
-    const weft_plan *plan;
-} offload_build;
-
 static weft_status build(void *context, int32_t rank, wefti_program **programs) {
-    const offload_build *of = context;
-    const offload_choice *x = of->x;
-    wefti_program_spec spec = {.graph = x->graph,
-                               .kind = wefti_kind_of(rank),
-                               .prepare = x->prepare,
-                               .optimizer = wefti_optimizer_plan_of(x->optimizer),
-                               .microbatches = x->microbatches,
-                               .plan = wefti_plan_matters(of->plan) ? of->plan : NULL,
-                               .rank = rank,
-                               .host = x->host,
-                               .routes = x->routes};
-    WEFT_TRY(wefti_program_build(&spec, &programs[0]));
-    if (!x->eval_graph) return WEFT_OK;
-    spec.graph = x->eval_graph;
-    spec.optimizer = NULL;
-    spec.microbatches = 1;
-    spec.shared = programs[0];
-    spec.before = wefti_program_footprint(programs[0]);
-    return wefti_program_build(&spec, &programs[1]);
+    return wefti_job_programs_build(context, rank, true, programs);
 }
 
 static void end_trial(offload_trial *t) {
@@ -77,14 +48,17 @@ static void end_trial(offload_trial *t) {
 
 /* Also on failure, the caller calls end_trial. */
 static weft_status try_plan(offload_choice *x, const weft_plan *plan, offload_trial *t) {
-    x->microbatches = (int32_t)x->b->batch.microbatches;
-    WEFT_TRY(wefti_session_take_plan(plan, &x->microbatches, &t->plan));
-    const offload_build of = {x, t->plan};
-    const wefti_fold fold = {.plan = x->devices > 1 ? t->plan : NULL,
-                             .graphs = x->eval_graph ? 2 : 1,
-                             .context = (void *)&of,
+    wefti_job_programs *of = &x->programs;
+    of->microbatches = (int32_t)x->b->batch.microbatches;
+    WEFT_TRY(wefti_session_take_plan(plan, &of->microbatches, &t->plan));
+    of->plan = t->plan;
+    const wefti_fold fold = {.plan = of->devices > 1 ? t->plan : NULL,
+                             .graphs = of->graphs,
+                             .context = of,
                              .build = build};
-    WEFT_TRY(wefti_rank_classes_find(&fold, &t->classes));
+    const weft_status status = wefti_rank_classes_find(&fold, &t->classes);
+    of->plan = NULL;
+    WEFT_TRY(status);
     for (int32_t c = 0; c < t->classes->count; c++) {
         wefti_program *const *programs = t->classes->classes[c].programs;
         int64_t bytes = wefti_footprint_bytes(wefti_programs_footprint(programs, fold.graphs),
@@ -210,7 +184,7 @@ static weft_status predict_again(const offload_choice *x, const offload_trial *t
     weft_prediction *p;
     if (!r || !r->prediction) return WEFT_OK;
     const wefti_predict_options options = {.machine = x->machine,
-                                           .microbatches = x->microbatches,
+                                           .microbatches = x->programs.microbatches,
                                            .tokens = r->prediction->tokens_per_second *
                                                      r->prediction->step_seconds,
                                            .flops = r->prediction->flops};
@@ -241,12 +215,12 @@ static weft_status try_choices(offload_choice *x, wefti_residency_problem *p, we
 static weft_status choose_moves(offload_choice *x, const offload_trial *base, offload_trial *t) {
     const wefti_movable_costs costs = {
         .machine = x->machine,
-        .microbatches = x->microbatches,
-        .ranks = x->devices,
+        .microbatches = x->programs.microbatches,
+        .ranks = x->programs.devices,
         .allowed = {x->tiers[WEFT_TIER_HOST], x->tiers[WEFT_TIER_DISK]}};
     wefti_residency_problem p;
     wefti_residency r = {.tier = NULL};
-    WEFT_TRY(wefti_movable_find(x->graph, x->base, x->arena, &x->movable));
+    WEFT_TRY(wefti_movable_find(x->programs.built.model.graph, x->base, x->arena, &x->movable));
     WEFT_TRY(wefti_movable_problem(&x->movable, base->classes, &costs, &p));
     p.limit = x->limit;
     find_rooms(x, base->classes, p.room);
@@ -274,41 +248,41 @@ static weft_status begin_base(offload_choice *x) {
         if (plan != job) x->base->offload.count = 0;
         return plan != job && job ? wefti_plan_take_offload(x->base, job) : WEFT_OK;
     }
-    WEFT_TRY(weft_plan_create(x->devices, &x->base));
+    WEFT_TRY(weft_plan_create(x->programs.devices, &x->base));
     return weft_plan_accumulate(x->base, (int)x->b->job->train.accumulate);
 }
 
-static weft_status place_devices(offload_choice *x) {
-    WEFT_NEW_ARRAY(x->host, int32_t, x->devices);
-    for (int32_t r = 0; r < x->devices; r++)
-        x->host[r] = *x->b->job->machine ? r / wefti_model_per_host(x->machine) : 0;
-    return WEFT_OK;
+static weft_status open_graphs(offload_choice *x) {
+    wefti_built *b = x->b;
+    wefti_job_programs *of = &x->programs;
+    of->graphs = 1;
+    WEFT_TRY(wefti_built_graph_of(b, &b->model.config, b->batch.micro, &of->built.model.graph));
+    WEFT_TRY(wefti_graph_wrap(of->built.model.graph));
+    if (!b->data || weft_data_samples(b->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
+    of->graphs = 2;
+    WEFT_TRY(wefti_built_eval_graph_of(b, &of->built.model.eval_graph));
+    return wefti_graph_wrap(of->built.model.eval_graph);
 }
 
 static weft_status begin(offload_choice *x) {
     wefti_built *b = x->b;
+    wefti_job_programs *of = &x->programs;
     const weft_session_options o = wefti_built_options(b);
     int64_t limit;
-    x->devices = wefti_built_devices(b);
+    *of = (wefti_job_programs){.built = {.job = b->job}, .devices = wefti_built_devices(b)};
     WEFT_TRY(wefti_arena_create(&x->arena));
     WEFT_TRY(wefti_built_machine(b, &x->machine, &limit));
     x->limit = limit ? limit : (int64_t)x->machine->device.memory_bytes.value;
     if (b->memory_bytes && b->memory_bytes < x->limit) x->limit = b->memory_bytes;
     wefti_built_tiers(b, x->machine, x->tiers);
     WEFT_TRY(begin_base(x));
-    WEFT_TRY(place_devices(x));
-    WEFT_TRY(wefti_route_cache_create(&x->routes));
-    WEFT_TRY(wefti_built_graph_of(b, &b->model.config, b->batch.micro, &x->graph));
-    WEFT_TRY(wefti_graph_wrap(x->graph));
+    if (*b->job->machine) WEFT_TRY(wefti_job_programs_place(of, x->machine));
+    WEFT_TRY(wefti_route_cache_create(&of->routes));
+    WEFT_TRY(open_graphs(x));
     const int64_t threads = (o.threads ? o.threads : wefti_cores()) / wefti_built_sharing(b);
-    x->prepare = (wefti_prepare){.threads = threads > 1 ? (int)threads : 1,
-                                 .bf16 = wefti_session_choose_bf16(x->graph, o.bf16),
-                                 .dry = true};
-    if (b->data && weft_data_samples(b->data, WEFT_DATA_VALIDATION) > 0) {
-        WEFT_TRY(wefti_built_eval_graph_of(b, &x->eval_graph));
-        WEFT_TRY(wefti_graph_wrap(x->eval_graph));
-    }
-    return wefti_optimizer_for(&o, x->graph, &x->optimizer);
+    of->prepare = (wefti_prepare){.threads = threads > 1 ? (int)threads : 1,
+                                  .bf16 = wefti_session_choose_bf16(of->built.model.graph, o.bf16)};
+    return wefti_optimizer_for(&o, of->built.model.graph, &of->optimizer);
 }
 
 static weft_status choose(offload_choice *x) {
@@ -325,13 +299,11 @@ static weft_status choose_alone(wefti_built *b) {
     offload_choice x = {.b = b};
     const weft_status status = choose(&x);
     wefti_movable_free(&x.movable);
-    wefti_optimizer_destroy(x.optimizer);
-    wefti_route_cache_destroy(x.routes);
+    weft_graph_destroy(x.programs.built.model.graph);
+    weft_graph_destroy(x.programs.built.model.eval_graph);
+    wefti_job_programs_free(&x.programs);
     wefti_model_destroy(x.machine);
-    weft_graph_destroy(x.graph);
-    weft_graph_destroy(x.eval_graph);
     weft_plan_destroy(x.base);
-    wefti_free(x.host);
     wefti_arena_destroy(x.arena);
     return status;
 }

@@ -55,6 +55,16 @@ static inline void save(weft_session *s, const weft_model_config *c, const char 
     ASSERT_OK(saved_model_write(s, c, run, step, tokenizer));
 }
 
+/* Step 1 of a run with this model. Returns its directory. */
+static inline const char *saved_run(const weft_model_config *c, const char *name) {
+    weft_graph *graph;
+    weft_session *s = reference_of(c, &graph);
+    save(s, c, in_root(name), 1, NULL);
+    weft_session_destroy(s);
+    weft_graph_destroy(graph);
+    return in_root(name);
+}
+
 /* ---- texts ---- */
 
 typedef struct text {

@@ -9,12 +9,7 @@ enum { VOCAB = 256, CONTEXT = 90, PROMPTS = 24 };
 static const char *model_of(weft_family family) {
     weft_model_config c = config_of(family, CONTEXT, VOCAB);
     if (family == WEFT_FAMILY_MISTRAL) c.window = 20;
-    weft_graph *graph;
-    weft_session *s = reference_of(&c, &graph);
-    save(s, &c, in_root(weft_family_text(family)), 1, NULL);
-    weft_session_destroy(s);
-    weft_graph_destroy(graph);
-    return in_root(weft_family_text(family));
+    return saved_run(&c, weft_family_text(family));
 }
 
 /* ---- texts ---- */

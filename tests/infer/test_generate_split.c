@@ -131,12 +131,7 @@ static void in_world(const split *p, weft_family family, const texts *one) {
 
 static const char *model_of(weft_family family, const char *name) {
     weft_model_config c = config_of(family, CONTEXT, VOCAB);
-    weft_graph *graph;
-    weft_session *s = reference_of(&c, &graph);
-    save(s, &c, in_root(name), 1, NULL);
-    weft_session_destroy(s);
-    weft_graph_destroy(graph);
-    return in_root(name);
+    return saved_run(&c, name);
 }
 
 static void every_split_writes_the_texts_of_one_device(void **state) {

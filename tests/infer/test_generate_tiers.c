@@ -40,12 +40,7 @@ static weft_job *memory_of(const rules *r) {
 
 static const char *model_of(weft_family family) {
     weft_model_config c = config_of(family, CONTEXT, VOCAB);
-    weft_graph *graph;
-    weft_session *s = reference_of(&c, &graph);
-    save(s, &c, in_root(weft_family_text(family)), 1, NULL);
-    weft_session_destroy(s);
-    weft_graph_destroy(graph);
-    return in_root(weft_family_text(family));
+    return saved_run(&c, weft_family_text(family));
 }
 
 /* ---- programs ---- */

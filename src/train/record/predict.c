@@ -7,7 +7,7 @@
 #include "search/predict/predict.h"
 #include "train/record/record.h"
 #include "train/record/rows.h"
-#include "train/report/report.h"
+#include "setup/programs.h"
 #include "train/save/save.h"
 
 /* ---- the machine ---- */
@@ -62,7 +62,8 @@ static weft_status write_machine(const wefti_training *t, const wefti_machine_mo
 
 /* ---- programs ---- */
 
-/* The session's programs: its graphs, plan and threads. */
+/* The session's programs: its graphs, plan and threads. Graphs, data and configuration belong to
+ * the run. */
 static weft_status open_programs(const wefti_training *t, wefti_job_programs *p) {
     const weft_session_options o = wefti_built_options(t->built);
     const weft_plan *plan = wefti_built_plan(t->built);
@@ -86,15 +87,6 @@ static weft_status open_programs(const wefti_training *t, wefti_job_programs *p)
     }
     WEFT_TRY(wefti_optimizer_for(&o, t->built->model.graph, &p->optimizer));
     return wefti_job_programs_classes(p);
-}
-
-/* Graphs, data and configuration belong to the run. */
-static void close_programs(wefti_job_programs *p) {
-    wefti_rank_classes_destroy(p->classes);
-    wefti_optimizer_destroy(p->optimizer);
-    wefti_route_cache_destroy(p->routes);
-    weft_plan_destroy(p->plan);
-    wefti_free(p->host);
 }
 
 static weft_status predict(const wefti_job_programs *p, const wefti_machine_model *machine,
@@ -202,7 +194,7 @@ weft_status wefti_run_record_predict(wefti_training *t) {
     if (status >= 0) {
         status = open_programs(t, &programs);
         if (status >= 0) status = write_prediction(t, &programs, machine);
-        close_programs(&programs);
+        wefti_job_programs_free(&programs);
     }
     wefti_model_destroy(machine);
     return status;

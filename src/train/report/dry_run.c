@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "program/print.h"
 #include "search/search.h"
-#include "train/report/programs.h"
+#include "setup/programs.h"
 #include "weft/launch.h"
 
 typedef struct dry_run {

@@ -5,6 +5,7 @@
 #include "plan/plan.h"
 #include "search/search.h"
 #include "session/optimizer.h"
+#include "train/report/report.h"
 #include "setup/setup.h"
 
 static weft_status complete_plan(const wefti_built *b, weft_plan *out, int32_t fused[3]) {

@@ -4,7 +4,7 @@
 #include "job/job.h"
 #include "plan/plan.h"
 #include "search/predict/predict.h"
-#include "train/report/programs.h"
+#include "setup/programs.h"
 #include "weft/predict.h"
 
 /* ---- jobs ---- */

@@ -3,7 +3,7 @@
 
 #include "program/print.h"
 #include "search/search.h"
-#include "train/report/programs.h"
+#include "setup/programs.h"
 
 /* Describes a rank's own program, with kernels: a class's program has another rank's numbers. */
 static weft_status print(const wefti_job_programs *p, int rank, bool json, char **out) {

@@ -5,7 +5,7 @@
 #include "base/number.h"
 #include "program/print.h"
 #include "search/search.h"
-#include "train/report/programs.h"
+#include "setup/programs.h"
 
 /* The source of a row of the table. */
 typedef struct report_row {

@@ -5,7 +5,7 @@
 #include "base/text.h"
 #include "plan/plan.h"
 #include "reshard/reshard.h"
-#include "train/report/programs.h"
+#include "setup/programs.h"
 
 /* One tensor in files: a parameter, or a state of one under the parameter's name in files. */
 static weft_status add_file_tensor(wefti_layouts *l, const wefti_program *program,

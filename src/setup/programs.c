@@ -1,5 +1,5 @@
-/* The programs of a job, built without a session: see train/report/programs.h. */
-#include "train/report/programs.h"
+/* The programs of a job, built without a session: see setup/programs.h. */
+#include "setup/programs.h"
 
 #include "backend/kinds.h"
 #include "plan/plan.h"
@@ -61,12 +61,16 @@ weft_status wefti_job_programs_open(const weft_job *job, wefti_job_programs *p) 
     return wefti_optimizer_for(&o, b->model.graph, &p->optimizer);
 }
 
-void wefti_job_programs_close(wefti_job_programs *p) {
+void wefti_job_programs_free(wefti_job_programs *p) {
     wefti_rank_classes_destroy(p->classes);
     wefti_optimizer_destroy(p->optimizer);
     wefti_route_cache_destroy(p->routes);
     weft_plan_destroy(p->plan);
     wefti_free(p->host);
+}
+
+void wefti_job_programs_close(wefti_job_programs *p) {
+    wefti_job_programs_free(p);
     wefti_built_close(&p->built);
     wefti_setup_close(&p->setup);
 }

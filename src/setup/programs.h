@@ -23,6 +23,8 @@ typedef struct wefti_job_programs {
  * failure, the caller calls wefti_job_programs_close. */
 weft_status wefti_job_programs_open(const weft_job *job, wefti_job_programs *p) WEFT_CHECKED;
 void wefti_job_programs_close(wefti_job_programs *p);
+/* Frees all but `setup` and `built`, which belong to somebody else. */
+void wefti_job_programs_free(wefti_job_programs *p);
 /* The hosts of the devices on a machine, before programs are built: buddies are on another one. */
 weft_status wefti_job_programs_place(wefti_job_programs *p,
                                      const wefti_machine_model *machine) WEFT_CHECKED;
@@ -40,8 +42,5 @@ weft_status wefti_job_programs_fits(const wefti_job_programs *p,
 void wefti_job_programs_fused(const wefti_job_programs *p, int32_t out[3]);
 /* Of the classes' programs for the graph to train: the one that needs most memory. */
 const wefti_program *wefti_job_programs_largest(const wefti_job_programs *p, int32_t graph);
-
-/* plan.c: a copy of the plan with all decisions written down, of one device too. */
-weft_status wefti_built_completed_plan(wefti_built *b, weft_plan **out) WEFT_CHECKED;
 
 #endif
