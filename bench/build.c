@@ -57,7 +57,8 @@ int main(int argc, char **argv) {
                                       .heads = 96,
                                       .context = 2048,
                                       .vocab = 50304};
-    const weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false, 0, NULL};
+    const weft_optimizer adamw = {
+        .kind = WEFT_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     const int runs = argc > 1 ? atoi(argv[1]) : 20;
     const bool dry_only = argc > 2;
     weft_plan *plan;

@@ -46,7 +46,7 @@ module weft_c ! what goes straight to C
     end enum
     enum, bind(C)
         enumerator :: WEFT_SGD, WEFT_MOMENTUM, WEFT_NESTEROV, WEFT_ADAM, WEFT_ADAMW, WEFT_LAMB, WEFT_LION, &
-            WEFT_ADAFACTOR, WEFT_NO_OPTIMIZER
+            WEFT_ADAFACTOR, WEFT_ADAGRAD, WEFT_NO_OPTIMIZER
     end enum
     enum, bind(C)
         enumerator :: WEFT_BF16_AUTO, WEFT_BF16_AS_F32, WEFT_BF16_NATIVE
@@ -175,7 +175,7 @@ module weft_c ! what goes straight to C
     end type
     type, bind(C) :: weft_optimizer
         integer(c_int) :: kind
-        real(c_double) :: beta1, beta2, eps, momentum, weight_decay
+        real(c_double) :: beta1, beta2, eps, momentum, weight_decay, initial_accumulator
         logical(c_bool) :: decay_all
         integer(c_int) :: decay_rules
         type(c_ptr) :: decay ! c_loc of an array of weft_decay_rule

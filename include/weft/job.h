@@ -91,7 +91,7 @@ typedef struct weft_job_data {
 
 typedef struct weft_job_optimizer {
     weft_optimizer_kind name;
-    double lr, betas[2], eps, weight_decay, momentum;
+    double lr, betas[2], eps, weight_decay, momentum, initial_accumulator;
     weft_job_pairs decay;               /* pattern -> "true" or "false" */
     const weft_decay_rule *decay_rules; /* the same, for weft_optimizer */
 } weft_job_optimizer;

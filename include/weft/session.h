@@ -51,7 +51,8 @@ extern "C" {
     X(ADAMW, "adamw")                                                                              \
     X(LAMB, "lamb")                                                                                \
     X(LION, "lion")                                                                                \
-    X(ADAFACTOR, "adafactor")
+    X(ADAFACTOR, "adafactor")                                                                      \
+    X(ADAGRAD, "adagrad")
 
 typedef enum weft_optimizer_kind {
 #define WEFT_OPTIMIZER_ROW(name, text) WEFT_##name,
@@ -76,7 +77,8 @@ typedef struct weft_optimizer {
     double eps; /* adafactor: added to squares of gradients */
     double momentum;
     double weight_decay;
-    bool decay_all; /* decay all parameters */
+    double initial_accumulator; /* adagrad: what the sum of squares begins with */
+    bool decay_all;             /* decay all parameters */
     /* Exceptions, of which the last that matches counts. Borrowed until weft_session_create has
      * returned, which refuses patterns without a parameter. */
     int decay_rules;
@@ -85,7 +87,7 @@ typedef struct weft_optimizer {
 
 /** The defaults of a job file for `kind`: the values of Kingma & Ba 2015 (Adam), Loshchilov &
  * Hutter 2019 (AdamW), You et al. 2020 (LAMB), Chen et al. 2023 (Lion), Shazeer & Stern 2018
- * (Adafactor); momentum 0.9. */
+ * (Adafactor), PyTorch (Adagrad); momentum 0.9. */
 WEFT_API weft_optimizer weft_optimizer_defaults(weft_optimizer_kind kind);
 
 typedef enum weft_bf16_compute {

@@ -8,8 +8,9 @@
 
 /* Learning rates that go with weft_optimizer_defaults. */
 static const double rates[WEFT_OPTIMIZERS] = {
-    [WEFT_SGD] = 0.1,    [WEFT_MOMENTUM] = 0.1, [WEFT_NESTEROV] = 0.1, [WEFT_ADAM] = 1e-3,
-    [WEFT_ADAMW] = 1e-3, [WEFT_LAMB] = 2e-3,    [WEFT_LION] = 1e-4,    [WEFT_ADAFACTOR] = 1e-2,
+    [WEFT_SGD] = 0.1,   [WEFT_MOMENTUM] = 0.1,   [WEFT_NESTEROV] = 0.1,
+    [WEFT_ADAM] = 1e-3, [WEFT_ADAMW] = 1e-3,     [WEFT_LAMB] = 2e-3,
+    [WEFT_LION] = 1e-4, [WEFT_ADAFACTOR] = 1e-2, [WEFT_ADAGRAD] = 1e-2,
 };
 
 const wefti_job_mark *wefti_job_mark_of(const wefti_job_draft *draft, const char *path) {

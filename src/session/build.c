@@ -17,7 +17,12 @@
 void weft_session_fill_defaults(weft_session_options *out, size_t struct_bytes) {
     const weft_session_options defaults = {
         .struct_bytes = sizeof defaults,
-        .optimizer = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false, 0, NULL},
+        .optimizer = {.kind = WEFT_ADAMW,
+                      .beta1 = 0.9,
+                      .beta2 = 0.95,
+                      .eps = 1e-8,
+                      .momentum = 0.9,
+                      .weight_decay = 0.1},
         .microbatches = 1,
     };
     wefti_struct_fill(&defaults, out, struct_bytes);

@@ -56,12 +56,17 @@ static const kind_row kinds[WEFT_OPTIMIZERS] = {
     [WEFT_LAMB] = {"opt_lamb", 2, {"m", "v"}, 0.999, 1e-6, 0.01},
     [WEFT_LION] = {"opt_lion", 1, {"m"}, 0.99, 1e-8, 0.01},
     [WEFT_ADAFACTOR] = {"opt_adafactor", 2, {"row", "col"}, 0.999, 1e-30, 0},
+    [WEFT_ADAGRAD] = {"opt_adagrad", 1, {"sum"}, 0.999, 1e-10, 0},
 };
 
 weft_optimizer weft_optimizer_defaults(weft_optimizer_kind kind) {
     const kind_row *row = &kinds[kind < WEFT_OPTIMIZERS ? kind : WEFT_SGD];
-    return (weft_optimizer){kind,  0.9, row->beta2, row->eps, 0.9, row->weight_decay,
-                            false, 0,   NULL};
+    return (weft_optimizer){.kind = kind,
+                            .beta1 = 0.9,
+                            .beta2 = row->beta2,
+                            .eps = row->eps,
+                            .momentum = 0.9,
+                            .weight_decay = row->weight_decay};
 }
 
 static void set_float(wefti_attr *attrs, wefti_attr_id id, double value) {
@@ -86,6 +91,7 @@ static weft_status attributes(wefti_optimizer *o, const weft_op_def *op, bool de
     set_float(attrs, s->kind == WEFT_ADAFACTOR ? WEFTI_AT_eps1 : WEFTI_AT_eps, s->eps);
     set_float(attrs, WEFTI_AT_momentum, s->kind == WEFT_SGD ? 0.0 : s->momentum);
     set_float(attrs, WEFTI_AT_weight_decay, decay ? s->weight_decay : 0.0);
+    set_float(attrs, WEFTI_AT_initial_accumulator, s->initial_accumulator);
     set_int(attrs, WEFTI_AT_nesterov, s->kind == WEFT_NESTEROV);
     *out = attrs;
     return WEFT_OK;
@@ -192,18 +198,19 @@ uint64_t wefti_optimizer_digest(const wefti_optimizer *o) {
 /* Checks values as kernels see them, in single precision. A value that rounds to 1 or to infinity
  * there would turn every parameter into NaN. */
 static weft_status check_settings(const weft_optimizer *s) {
-    const double others[] = {s->weight_decay, s->eps, s->momentum};
+    const double others[] = {s->weight_decay, s->eps, s->momentum, s->initial_accumulator};
     WEFT_REQUIRE(s->kind < WEFT_OPTIMIZERS, WEFT_E_ARG, "unknown optimizer %d", (int)s->kind);
     WEFT_REQUIRE(s->beta1 >= 0 && (float)s->beta1 < 1 && s->beta2 >= 0 && (float)s->beta2 < 1,
                  WEFT_E_ARG,
                  "beta1 and beta2 (train.optimizer.betas) must be in [0, 1) in single precision, "
                  "not %.10g and %.10g",
                  s->beta1, s->beta2);
-    for (int i = 0; i < 3; i++)
-        WEFT_REQUIRE(others[i] >= 0 && isfinite((float)others[i]), WEFT_E_ARG,
-                     "weight_decay, eps and momentum must not be negative, and finite in single "
-                     "precision; %g is not",
-                     wefti_printed(others[i]));
+    for (int i = 0; i < (int)(sizeof others / sizeof *others); i++)
+        WEFT_REQUIRE(
+            others[i] >= 0 && isfinite((float)others[i]), WEFT_E_ARG,
+            "weight_decay, eps, momentum and initial_accumulator must not be negative, and "
+            "finite in single precision; %g is not",
+            wefti_printed(others[i]));
     return WEFT_OK;
 }
 

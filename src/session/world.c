@@ -42,7 +42,8 @@ static weft_status digest_plan(const weft_plan *plan, uint64_t *out) {
 static uint64_t digest_settings(const weft_session *s) {
     const weft_session_options *o = &s->options;
     const weft_optimizer *x = &o->optimizer;
-    const double reals[] = {x->beta1, x->beta2, x->eps, x->momentum, x->weight_decay, o->clip};
+    const double reals[] = {
+        x->beta1, x->beta2, x->eps, x->momentum, x->weight_decay, x->initial_accumulator, o->clip};
     uint64_t digest = wefti_digest_number(3, (uint64_t)x->kind);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
         digest = wefti_digest_real(digest, reals[i]);

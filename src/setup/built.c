@@ -262,6 +262,7 @@ weft_session_options wefti_built_options(const wefti_built *b) {
         .eps = train->optimizer.eps,
         .momentum = train->optimizer.momentum,
         .weight_decay = train->optimizer.weight_decay,
+        .initial_accumulator = train->optimizer.initial_accumulator,
         .decay_rules = (int)train->optimizer.decay.count,
         .decay = train->optimizer.decay_rules,
     };

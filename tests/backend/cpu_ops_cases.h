@@ -250,6 +250,8 @@ static const shaped shapes[] = {
     SHAPED("opt_adamw", "weight_decay=0.1", "f32[17,1031]", "f32[17,1031]", "f32[17,1031]+",
            "f32[17,1031]", "f32[8]+"),
     SHAPED("opt_lion", "weight_decay=0.1", "f32[9001]", "f32[9001]", "f32[9001]", "f32[8]+"),
+    SHAPED("opt_adagrad", "weight_decay=0.1 initial_accumulator=0.1", "f32[17,1031]",
+           "f32[17,1031]+", "f32[17,1031]", "f32[8]+"),
     SHAPED("lamb_squares", "weight_decay=0.1", "f32[17,1031]", "f32[17,1031]", "f32[17,1031]+",
            "f32[17,1031]", "f32[8]+"),
     SHAPED("opt_lamb", "weight_decay=0.1", "f32[17,1031]", "f32[17,1031]", "f32[17,1031]+",

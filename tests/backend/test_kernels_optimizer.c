@@ -4,12 +4,12 @@
 
 enum { STEPS = 4 };
 
-typedef enum kind { SGD, ADAM, LION, LAMB, ADAFACTOR, KINDS } kind;
+typedef enum kind { SGD, ADAM, LION, ADAGRAD, LAMB, ADAFACTOR, KINDS } kind;
 
 typedef struct optimizer_case {
     kind kind;
     int64_t rows, cols, n; /* rows 0: a vector of cols */
-    float lr, beta1, beta2, eps, decay, momentum, dampening, grad_scale, clip;
+    float lr, beta1, beta2, eps, decay, momentum, dampening, grad_scale, clip, initial;
     bool flag;                               /* nesterov, decoupled, scale_parameter */
     bool flag_m;                             /* sgd: momentum; adafactor: first moment */
     bool split;                              /* lamb: norms first, then the update */
@@ -95,6 +95,18 @@ static void run(const wefti_kernels *k, wefti_pool *pool, void *context) {
                                              .beta2 = c->beta2,
                                              .weight_decay = c->decay});
             break;
+        case ADAGRAD:
+            k->adagrad(pool, &(wefti_adagrad_args){.param = f32(c->param),
+                                                   .grad = grad(c, step),
+                                                   .sum = f32(c->v),
+                                                   .shadow = c->shadow.data,
+                                                   .elements = c->n,
+                                                   .grad_scale = c->grad_scale,
+                                                   .lr = c->lr,
+                                                   .initial = c->initial,
+                                                   .eps = c->eps,
+                                                   .weight_decay = c->decay});
+            break;
         case LAMB:
             lamb(k, pool, c, step);
             break;
@@ -174,6 +186,10 @@ static void reference_step(optimizer_case *c, int step) {
             *p -= lr * wd * *p;
             *p -= lr * (sign > 0.0 ? 1.0 : sign < 0.0 ? -1.0 : 0.0);
             *m = b2 * *m + (1.0 - b2) * g;
+        } else if (c->kind == ADAGRAD) {
+            g += wd * *p;
+            *v += g * g;
+            *p -= lr * g / (sqrt((double)c->initial + *v) + (double)c->eps);
         } else {
             if (c->kind == ADAM && c->flag) *p -= lr * wd * *p;
             if (c->kind == ADAM && !c->flag) g += wd * *p;
@@ -241,6 +257,7 @@ static void test_optimizers(void **state) {
         c.dampening = random_bool() ? 0.0f : 0.2f;
         c.grad_scale = random_float(0.2f, 1.0f);
         c.clip = random_float(0.2f, 2.0f);
+        c.initial = random_bool() ? 0.0f : 0.3f;
         c.flag = random_bool();
         c.flag_m = random_bool();
         c.split = random_bool();

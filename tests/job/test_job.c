@@ -233,6 +233,7 @@ static void test_keys_of_choices(void **state) {
         {"train.optimizer.name=sgd", "train.optimizer.momentum=0.9"},
         {"train.optimizer.name=adafactor", "train.optimizer.betas=[0.9, 0.99]"},
         {"train.optimizer.name=lion", "train.optimizer.eps=1e-8"},
+        {"train.optimizer.name=adam", "train.optimizer.initial_accumulator=0.1"},
         {"train.schedule.name=constant", "train.schedule.final=0.5"},
         {"train.schedule.name=step", "train.schedule.final=0.5"},
         {"train.schedule.name=cosine", "train.schedule.every=5"},

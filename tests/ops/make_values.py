@@ -215,6 +215,9 @@ train('opt_sgd', 'momentum=0.9 weight_decay=0.2', [3],
 train('opt_sgd', 'momentum=0.9 nesterov=1', [3], of_torch(torch.optim.SGD, momentum=0.9, nesterov=True))
 train('opt_adam', 'weight_decay=0.2', [3], of_torch(torch.optim.Adam, weight_decay=0.2))
 train('opt_adamw', 'weight_decay=0.2', [3], of_torch(torch.optim.AdamW, weight_decay=0.2))
+train('opt_adagrad', 'weight_decay=0.2 initial_accumulator=0.1 eps=1e-3', [3],
+      of_torch(torch.optim.Adagrad, weight_decay=0.2, initial_accumulator_value=0.1, eps=1e-3))
+train('opt_adagrad', '', [3], of_torch(torch.optim.Adagrad))
 train('opt_lion', 'weight_decay=0.2', [3], lion)
 train('opt_lamb', 'weight_decay=0.2', [2, 2], lamb)
 train('opt_adafactor', 'weight_decay=0.2', [2, 3, 2], adafactor)

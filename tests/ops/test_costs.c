@@ -218,7 +218,9 @@ static const formula formulas[] = {
                           */
     {"opt_adamw", 0, 16}, /* the same, with decay: p * */
     {"opt_lion", 0, 12},  /* g scale; b m + (1 - b) g: 3; sign; + decay p: 2; p - lr: 2; m: 3 */
-    {"opt_lamb", 0, 21},  /* 13 as adam without decay and step; decay: 2; p^2: 2; u^2: 2; step: 2 */
+    {"opt_adagrad", 0,
+     11}, /* g scale; + decay p: 2; sum: 2; + initial, sqrt, + eps: 3; ratio; p - lr: 2 */
+    {"opt_lamb", 0, 21}, /* 13 as adam without decay and step; decay: 2; p^2: 2; u^2: 2; step: 2 */
     {"lamb_squares", 0, 19},
     {"opt_adafactor", 0, 20},  /* g scale; g^2 + eps: 2; row: 2; col: 2; g / sqrt(row col / mean):
                                   4; p^2: 2; u^2: 2; / clip; decay: 2; step: 2 */

@@ -35,7 +35,8 @@ static void open_world(world *w, int copies, int level, bool overlap) {
                                 .heads = 4,
                                 .context = 8,
                                 .vocab = 50};
-    weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false, 0, NULL};
+    weft_optimizer adamw = {
+        .kind = WEFT_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     *w = (world){0};
     ASSERT_OK(weft_plan_create(RANKS, &w->plan));
     ASSERT_OK(weft_plan_axis(w->plan, "dp", 2));

@@ -75,7 +75,8 @@ static void open_builds(const loop_case *c, builds *b) {
                                 .context = 4,
                                 .vocab = 12,
                                 .dropout = c->dropout ? 0.1 : 0};
-    weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0, 0.1, false, 0, NULL};
+    weft_optimizer adamw = {
+        .kind = WEFT_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     ASSERT_OK(weft_model_build(&config, WEFT_USE_TRAIN, 2, 0, WEFT_F32, &b->graph));
     ASSERT_OK(wefti_graph_wrap(b->graph));
     ASSERT_OK(wefti_optimizer_create(&adamw, false, b->graph, &b->optimizer));

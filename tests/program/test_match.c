@@ -122,7 +122,8 @@ static void open_world(const plan_case *c, world *w) {
                                 .heads = 4,
                                 .context = 8,
                                 .vocab = 50};
-    weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false, 0, NULL};
+    weft_optimizer adamw = {
+        .kind = WEFT_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     *w = (world){.count = c->devices, .plan = plan_of(c)};
     ASSERT_OK(weft_model_build(&config, WEFT_USE_TRAIN, 8, 0, WEFT_F32, &w->graph));
     ASSERT_OK(wefti_graph_wrap(w->graph));

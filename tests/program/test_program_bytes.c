@@ -105,7 +105,8 @@ static weft_status build(const job *j, const wefti_optimizer *optimizer, int32_t
 
 /* Builds each rank's program and compares. The first build fills the cache of routes. */
 static void check(const job *j, const char *what) {
-    const weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false, 0, NULL};
+    const weft_optimizer adamw = {
+        .kind = WEFT_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     wefti_optimizer *optimizer;
     wefti_route_cache *routes;
     ASSERT_OK(wefti_graph_wrap(j->graph));

@@ -78,7 +78,7 @@ static void a_bad_gradient_stops_a_clipped_update(void **state) {
  * never change again: the step fails and names the parameter. */
 static void a_second_moment_does_not_overflow(void **state) {
     (void)state;
-    static const weft_optimizer_kind kinds[] = {WEFT_ADAM, WEFT_ADAMW, WEFT_LAMB};
+    static const weft_optimizer_kind kinds[] = {WEFT_ADAM, WEFT_ADAMW, WEFT_LAMB, WEFT_ADAGRAD};
     enum { ELEMENTS = 70001 }; /* several tasks and a remainder */
     float *values = malloc(ELEMENTS * sizeof *values);
     assert_non_null(values);
@@ -141,7 +141,7 @@ static void a_factored_moment_does_not_overflow(void **state) {
 
 static void an_f64_moment_does_not_overflow(void **state) {
     (void)state;
-    static const weft_optimizer_kind kinds[] = {WEFT_ADAM, WEFT_ADAMW, WEFT_LAMB};
+    static const weft_optimizer_kind kinds[] = {WEFT_ADAM, WEFT_ADAMW, WEFT_LAMB, WEFT_ADAGRAD};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         double values[5] = {1, 1, 1, 1e25, 1}; /* too large for f32, not for f64 */
         weft_graph *g;
@@ -225,8 +225,9 @@ static void optimizers_hear_their_options(void **state) {
     } told[] = {
         {"beta1", offsetof(weft_optimizer, beta1), MOMENTS | RULE(LION)},
         {"beta2", offsetof(weft_optimizer, beta2), MOMENTS | RULE(LION)},
-        {"eps", offsetof(weft_optimizer, eps), MOMENTS | RULE(ADAFACTOR)},
+        {"eps", offsetof(weft_optimizer, eps), MOMENTS | RULE(ADAFACTOR) | RULE(ADAGRAD)},
         {"momentum", offsetof(weft_optimizer, momentum), RULE(MOMENTUM) | RULE(NESTEROV)},
+        {"initial_accumulator", offsetof(weft_optimizer, initial_accumulator), RULE(ADAGRAD)},
         {"weight_decay", offsetof(weft_optimizer, weight_decay), ALL},
     };
     for (size_t i = 0; i < sizeof told / sizeof *told; i++)

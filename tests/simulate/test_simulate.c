@@ -99,7 +99,8 @@ static void open_world(const plan_case *c, int micro, const char *machine, world
                                 .heads = 4,
                                 .context = 8,
                                 .vocab = 50};
-    weft_optimizer adamw = {WEFT_ADAMW, 0.9, 0.95, 1e-8, 0.9, 0.1, false, 0, NULL};
+    weft_optimizer adamw = {
+        .kind = WEFT_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     if (c->apart) config.family = WEFT_FAMILY_LLAMA, config.layers = 8; /* nothing is tied */
     *w = (world){.count = c->devices, .plan = plan_of(c, micro)};
     w->microbatches = w->plan->copies * micro;

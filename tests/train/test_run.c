@@ -45,8 +45,9 @@ static void every_optimizer_and_schedule_learns(void **state) {
     static const struct {
         const char *name;
         double lr;
-    } rules[] = {{"sgd", 0.5},    {"momentum", 0.1}, {"nesterov", 0.1}, {"adam", 0.01},
-                 {"adamw", 0.01}, {"lamb", 0.05},    {"lion", 0.002},   {"adafactor", 0.05}};
+    } rules[] = {{"sgd", 0.5},    {"momentum", 0.1},   {"nesterov", 0.1},
+                 {"adam", 0.01},  {"adamw", 0.01},     {"lamb", 0.05},
+                 {"lion", 0.002}, {"adafactor", 0.05}, {"adagrad", 0.05}};
     static const char *const schedules[] = {"constant", "linear", "cosine", "step"};
     assert_int_equal(sizeof rules / sizeof *rules, WEFT_OPTIMIZERS);
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)

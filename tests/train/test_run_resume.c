@@ -53,7 +53,8 @@ static void resumes_at_every_step(words base) {
 static void resume_with_dropout(void **state) {
     (void)state;
     words w = tiny_gpt2();
-    add_words(&w, WITH("model.dropout=0.2", "train.clip=0"));
+    add_words(&w, WITH("model.dropout=0.2", "train.clip=0", "train.optimizer=adagrad",
+                       "train.optimizer.initial_accumulator=0.1"));
     resumes_at_every_step(w);
 }
 

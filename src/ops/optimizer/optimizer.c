@@ -16,6 +16,9 @@
  *     opt_adamw   the same, but p -= lr decay p instead of g += decay p
  *     opt_lion    p -= lr (sign(b1 m + (1 - b1) g) + decay p)
  *                 m = b2 m + (1 - b2) g
+ *     opt_adagrad g += decay p
+ *                 sum += g^2
+ *                 p -= lr g / (sqrt(initial_accumulator + sum) + eps)
  *     opt_lamb    u = m^ / (sqrt(v^) + eps) + decay p, m^ and v^ as adam's
  *                 p -= lr |p|/|u| u, with ratio 1 if a norm is 0
  *     opt_adafactor, for each matrix of the last two dimensions, with b2 = 1 - step^decay_exponent:
@@ -36,9 +39,11 @@
  *
  * Sources: sgd as PyTorch with dampening 0 (nesterov: Sutskever et al., ICML 2013). Kingma, Ba,
  * "Adam", ICLR 2015. Loshchilov, Hutter, "Decoupled weight decay", ICLR 2019. Chen et al.,
- * "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2. You et al., "Large
- * batch optimization for deep learning", ICLR 2020, algorithm 2. Shazeer, Stern, "Adafactor", ICML
- * 2018, algorithms 4 and 5. */
+ * "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2. Duchi, Hazan, Singer,
+ * "Adaptive subgradient methods", JMLR 2011, as PyTorch's torch.optim.Adagrad with lr_decay 0.
+ * There the state begins with the initial value; here it begins with 0, so a row that nothing has
+ * updated needs no start value. You et al., "Large batch optimization for deep learning", ICLR
+ * 2020, algorithm 2. Shazeer, Stern, "Adafactor", ICML 2018, algorithms 4 and 5. */
 #include "ops/optimizer/optimizer.h"
 
 #include <float.h>
@@ -88,7 +93,7 @@ static weft_status infer_squares(const weft_node *n, weft_desc *out, int *out_co
     *out_count = 1;
     return WEFT_OK;
 }
-static weft_status infer_lion(const weft_node *n, weft_desc *out, int *out_count) {
+static weft_status infer_one_state(const weft_node *n, weft_desc *out, int *out_count) {
     return check(n, 2, true, out, out_count);
 }
 static weft_status infer_two_moments(const weft_node *n, weft_desc *out, int *out_count) {
@@ -293,6 +298,20 @@ static weft_status reference_adamw(const weft_node *n, const wefti_random *rando
     return check_moments(n, 2, out[2]);
 }
 
+static weft_status reference_adagrad(const weft_node *n, const wefti_random *random,
+                                     const double *const *in, double *const *out) {
+    (void)random;
+    step s = step_of(n, in);
+    double initial = wefti_attr_float(n, WEFTI_AT_initial_accumulator);
+    double eps = wefti_attr_float(n, WEFTI_AT_eps);
+    for (int64_t i = 0; i < s.elements; i++) {
+        double g = s.grad[i] * s.grad_scale + s.decay * s.p[i];
+        out[1][i] = in[1][i] + g * g;
+        out[0][i] = s.p[i] - s.lr * g / (sqrt(initial + out[1][i]) + eps);
+    }
+    return check_moments(n, 1, out[1]);
+}
+
 static double sign(double x) {
     return x > 0.0 ? 1.0 : x < 0.0 ? -1.0 : x;
 }
@@ -444,6 +463,9 @@ static void cost_adamw(const weft_node *n, wefti_cost *out) {
 static void cost_lion(const weft_node *n, wefti_cost *out) {
     cost_of(n, 12.0, out);
 }
+static void cost_adagrad(const weft_node *n, wefti_cost *out) {
+    cost_of(n, 11.0, out);
+}
 static void cost_squares(const weft_node *n, wefti_cost *out) {
     cost_of(n, 19.0, out);
 }
@@ -471,6 +493,8 @@ static const wefti_attr attrs_adam[] = {WEFTI_F(beta1, 0.9),
                                         {0}};
 static const wefti_attr attrs_lion[] = {
     WEFTI_F(beta1, 0.9), WEFTI_F(beta2, 0.99), WEFTI_F(weight_decay, 0.0), {0}};
+static const wefti_attr attrs_adagrad[] = {
+    WEFTI_F(eps, 1e-10), WEFTI_F(initial_accumulator, 0.0), WEFTI_F(weight_decay, 0.0), {0}};
 static const wefti_attr attrs_lamb[] = {WEFTI_F(beta1, 0.9),
                                         WEFTI_F(beta2, 0.999),
                                         WEFTI_F(eps, 1e-6),
@@ -506,6 +530,11 @@ static const wefti_op_case cases_lion[] = {
     CASE(NULL, "f32[3,5]", "f32[3,5]", "f32[3,5]", "f32[8]+"),
     CASE("weight_decay=0.1 beta1=0.8 beta2=0.95", "f32[7]", "f32[7]", "bf16[7]", "f32[8]+"),
     CASE(NULL, "f32[0]", "f32[0]", "f32[0]", "f32[8]+"), CASES_END};
+static const wefti_op_case cases_adagrad[] = {
+    CASE(NULL, "f32[3,5]", "f32[3,5]+", "f32[3,5]", "f32[8]+"),
+    CASE("weight_decay=0.1 eps=1e-3 initial_accumulator=0.5", "f32[7]", "f32[7]+", "bf16[7]",
+         "f32[8]+"),
+    CASE(NULL, "f32[0]", "f32[0]+", "f32[0]", "f32[8]+"), CASES_END};
 static const wefti_op_case cases_adafactor[] = {
     CASE(NULL, "f32[3,5]", "f32[3]+", "f32[5]+", "f32[3,5]", "f32[8]+"),
     CASE("weight_decay=0.1 scale_parameter=0 clip=0.5", "f32[2,1,3,2]", "f32[2,1,3]+",
@@ -541,8 +570,10 @@ OPTIMIZER(opt_adam, 5, 5, 3, attrs_adam, infer_two_moments, split_free, cost_ada
           cases_adam, )
 OPTIMIZER(opt_adamw, 5, 5, 3, attrs_adam, infer_two_moments, split_free, cost_adamw,
           reference_adamw, cases_adam, )
-OPTIMIZER(opt_lion, 4, 4, 2, attrs_lion, infer_lion, split_free, cost_lion, reference_lion,
+OPTIMIZER(opt_lion, 4, 4, 2, attrs_lion, infer_one_state, split_free, cost_lion, reference_lion,
           cases_lion, )
+OPTIMIZER(opt_adagrad, 4, 4, 2, attrs_adagrad, infer_one_state, split_free, cost_adagrad,
+          reference_adagrad, cases_adagrad, )
 OPTIMIZER(opt_lamb, 5, 6, 3, attrs_lamb, infer_two_moments, split_statistics, cost_lamb,
           reference_lamb, cases_lamb, .lower = wefti_lamb_lower,
           .lowers = 1u << WEFTI_FACTOR_STATS, )

@@ -132,8 +132,8 @@ static weft_status begin_with(wefti_training *t, const wefti_save_part *b, char 
                               wefti_checkpoint_job **out) {
     const weft_job *job = t->built->job;
     const weft_job_optimizer *o = &job->train.optimizer;
-    char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], threads[32], samples[32],
-        now[32];
+    char lr[32], b1[32], b2[32], eps[32], decay[32], momentum[32], initial[32], threads[32],
+        samples[32], now[32];
     (void)snprintf(threads, sizeof threads, "%d", wefti_session_threads(t->built->session));
     (void)snprintf(samples, sizeof samples, "%lld",
                    (long long)weft_data_samples(t->built->data, WEFT_DATA_TRAIN));
@@ -144,6 +144,7 @@ static weft_status begin_with(wefti_training *t, const wefti_save_part *b, char 
         {"eps", wefti_real_text(o->eps, 6, 17, eps)},
         {"weight_decay", wefti_real_text(o->weight_decay, 6, 17, decay)},
         {"momentum", wefti_real_text(o->momentum, 6, 17, momentum)},
+        {"initial_accumulator", wefti_real_text(o->initial_accumulator, 6, 17, initial)},
         {"schedule", weft_schedule_text(job->train.schedule.name)}};
     const wefti_checkpoint_pair compute[] = {
         {"isa", wefti_training_arithmetic(t)},

@@ -49,6 +49,20 @@ typedef struct wefti_lion_args {
     float grad_scale, lr, beta1, beta2, weight_decay;
 } wefti_lion_args;
 
+/* PyTorch's Adagrad (Duchi et al. 2011) with lr_decay 0. The initial value is not part of `sum`:
+ *   g += decay p
+ *   sum += g^2
+ *   p -= lr g / (sqrt(initial + sum) + eps) */
+typedef struct wefti_adagrad_args {
+    float *param;
+    wefti_src grad;
+    float *sum;
+    uint16_t *shadow;
+    int64_t elements;
+    float grad_scale, lr, initial, eps, weight_decay;
+    bool *overflow; /* becomes true if an element of the new sum is not finite; may be NULL */
+} wefti_adagrad_args;
+
 /* You et al. 2020, algorithm 2: u = m^/(sqrt(v^)+eps) + decay p; p -= lr |p|/|u| u. The ratio is 1
  * if either norm is 0. Two passes: the second recomputes u from the updated moments. */
 typedef struct wefti_lamb_args {

@@ -94,6 +94,7 @@ typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *o
     X(opt_adam, wefti_cpu_adam)                                                                    \
     X(opt_adamw, wefti_cpu_adamw)                                                                  \
     X(opt_lion, wefti_cpu_lion)                                                                    \
+    X(opt_adagrad, wefti_cpu_adagrad)                                                              \
     X(opt_lamb, wefti_cpu_lamb)                                                                    \
     X(lamb_squares, wefti_cpu_lamb_squares)                                                        \
     X(opt_adafactor, wefti_cpu_adafactor)                                                          \

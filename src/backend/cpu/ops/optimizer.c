@@ -10,6 +10,7 @@ typedef enum rule {
     ADAM,
     ADAMW, /* decay is separate from the gradient */
     LION,
+    ADAGRAD,
     LAMB,
     LAMB_SQUARES,
     ADAFACTOR,
@@ -25,7 +26,7 @@ typedef struct optimizer_kernel {
     int gradient; /* operand number of the gradient; the scalars follow it */
     weft_dtype gradient_dtype;
     int64_t elements, rows, cols;
-    float beta1, beta2, eps, eps2, clip, momentum, weight_decay;
+    float beta1, beta2, eps, eps2, clip, momentum, weight_decay, initial;
     double decay_exponent, count;
 } optimizer_kernel;
 
@@ -144,6 +145,18 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
                                                        .beta2 = k->beta2,
                                                        .weight_decay = k->weight_decay});
         break;
+    case ADAGRAD:
+        k->kernels->adagrad(run->pool, &(wefti_adagrad_args){.param = out[0],
+                                                             .grad = g,
+                                                             .sum = out[1],
+                                                             .elements = k->elements,
+                                                             .grad_scale = scale,
+                                                             .lr = lr,
+                                                             .initial = k->initial,
+                                                             .eps = k->eps,
+                                                             .weight_decay = k->weight_decay,
+                                                             .overflow = &overflow});
+        break;
     case LAMB:
     case LAMB_SQUARES:
         run_lamb(k, run, in, out, g, scalars, step, &overflow, workspace);
@@ -184,6 +197,10 @@ static bool set_rule(optimizer_kernel *k, const weft_node *n) {
         return true;
     case LION:
         set_moments(k, n, false);
+        return true;
+    case ADAGRAD:
+        k->initial = attribute(n, WEFTI_AT_initial_accumulator);
+        k->eps = attribute(n, WEFTI_AT_eps);
         return true;
     case LAMB:
     case LAMB_SQUARES:
@@ -243,6 +260,7 @@ WEFTI_CPU_FORM(wefti_cpu_sgd, optimizer, SGD)
 WEFTI_CPU_FORM(wefti_cpu_adam, optimizer, ADAM)
 WEFTI_CPU_FORM(wefti_cpu_adamw, optimizer, ADAMW)
 WEFTI_CPU_FORM(wefti_cpu_lion, optimizer, LION)
+WEFTI_CPU_FORM(wefti_cpu_adagrad, optimizer, ADAGRAD)
 WEFTI_CPU_FORM(wefti_cpu_lamb, optimizer, LAMB)
 WEFTI_CPU_FORM(wefti_cpu_lamb_squares, optimizer, LAMB_SQUARES)
 WEFTI_CPU_FORM(wefti_cpu_adafactor, optimizer, ADAFACTOR)

@@ -1,5 +1,5 @@
-/* SGD, Adam, AdamW, Lion and LAMB: see kernels/optimizer.h. One pass over memory, in tasks of 32768
- * elements. */
+/* SGD, Adam, AdamW, Lion, Adagrad and LAMB: see kernels/optimizer.h. One pass over memory, in tasks
+ * of 32768 elements. */
 #include "backend/cpu/kernels/vector/table.h"
 
 enum { OPTIMIZER_TASK = 32768, AHEAD = 512 };
@@ -126,6 +126,31 @@ static void lion_task(void *context, int64_t task, int thread) {
 void KERNEL(lion)(wefti_pool *pool, const wefti_lion_args *a) {
     wefti_lion_args copy = *a;
     wefti_pool_run(pool, blocks_of(a->elements, OPTIMIZER_TASK), lion_task, &copy);
+}
+
+static void adagrad_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const wefti_adagrad_args *a = context;
+    vf scale = vf_set1(a->grad_scale), lr = vf_set1(a->lr), decay = vf_set1(a->weight_decay);
+    vf initial = vf_set1(a->initial), eps = vf_set1(a->eps), zero = vf_zero(), check = vf_zero();
+    int64_t end = min64(a->elements, (task + 1) * OPTIMIZER_TASK);
+    for (int64_t i = task * OPTIMIZER_TASK; i < end; i += VL) {
+        int64_t n = min64(VL, end - i);
+        fetch(a->param, i);
+        fetch(a->sum, i);
+        vf p = load_f32(a->param + i, n), g = vf_fma(decay, p, load(a->grad, i, n) * scale);
+        vf sum = vf_fma(g, g, load_f32(a->sum + i, n));
+        store_f32(a->sum + i, sum, n);
+        check = vf_fma(sum, zero, check);
+        vf u = g / (vf_sqrt(sum + initial) + eps);
+        store_param(a->param, a->shadow, i, vf_fnma(lr, u, p), n);
+    }
+    report_overflow(check, a->overflow);
+}
+
+void KERNEL(adagrad)(wefti_pool *pool, const wefti_adagrad_args *a) {
+    wefti_adagrad_args copy = *a;
+    wefti_pool_run(pool, blocks_of(a->elements, OPTIMIZER_TASK), adagrad_task, &copy);
 }
 
 typedef struct lamb_run {
