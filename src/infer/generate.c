@@ -11,8 +11,10 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/philox.h"
+#include "base/text.h"
 #include "checkpoint/seal/seal.h"
 #include "interop/pretrained.h"
+#include "partition/partition.h"
 #include "setup/setup.h"
 
 /* ---- opening ---- */
@@ -123,6 +125,26 @@ static weft_status build_programs(weft_generator *g, const weft_generator_option
     return g->rows ? wefti_many_build(g, &o) : build_one(g, &o);
 }
 
+/* Notes of the checkpoint, and of the plan's settings. */
+static weft_status add_note(weft_generator *g, const char *more) {
+    wefti_text both = {0};
+    wefti_text_add(&both, "%s%s%.*s", g->note ? g->note : "", g->note ? "\nweft: " : "",
+                   (int)strlen(more) - 1, more);
+    char *text = wefti_text_take(&both);
+    WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory for a note");
+    wefti_free(g->note);
+    g->note = text;
+    return WEFT_OK;
+}
+
+static weft_status tell_unmatched(weft_generator *g, const weft_plan *plan) {
+    char *text;
+    WEFT_TRY(wefti_plan_unmatched_moves(plan, g->graphs[0], &text));
+    const weft_status status = text && !g->party.follows ? add_note(g, text) : WEFT_OK;
+    wefti_free(text);
+    return status;
+}
+
 static weft_status build(weft_generator *g, const weft_generator_options *options) {
     weft_plan *plan;
     const int size = g->party.world ? weft_world_size(g->party.world) : 0;
@@ -130,6 +152,7 @@ static weft_status build(weft_generator *g, const weft_generator_options *option
                                   options->devices || options->plan ? options->devices : size,
                                   options->memory ? options->memory->plan : NULL, &plan));
     weft_status status = build_programs(g, options, plan);
+    if (status >= 0) status = tell_unmatched(g, plan);
     weft_plan_destroy(plan);
     return status;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "interop/pretrained.h"
+#include "partition/partition.h"
 #include "setup/setup.h"
 
 weft_status wefti_trained_join(wefti_trained *m, weft_world *world, const weft_job *job,
@@ -79,6 +80,15 @@ static weft_status build_session(wefti_trained *m, weft_model_use use, int64_t b
     return wefti_session_create(b->model.eval_graph, &o, &b->session);
 }
 
+static weft_status tell_unmatched(const wefti_trained *m) {
+    const wefti_built *b = &m->built;
+    char *text;
+    WEFT_TRY(wefti_plan_unmatched_moves(wefti_built_plan(b), b->model.eval_graph, &text));
+    if (text) wefti_setup_note(&m->setup, "%.*s", (int)strlen(text) - 1, text);
+    wefti_free(text);
+    return WEFT_OK;
+}
+
 weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t batch,
                                int64_t length) {
     wefti_built *b = &m->built;
@@ -93,6 +103,7 @@ weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t bat
     wefti_built_limit_memory(b);
     WEFT_TRY(wefti_built_graph(b)); /* plans are made for the graph that is trained */
     WEFT_TRY(build_session(m, use, batch, length));
+    WEFT_TRY(tell_unmatched(m));
     return wefti_pretrained_load_parts(&b->setup->party, b->session, &b->model.config, m->path);
 }
 

@@ -119,6 +119,9 @@ void wefti_partition_observe(wefti_partition *p, wefti_decide *decide, void *con
  * on a device, known from a build; NULL: unknown, then fusions are not checked. */
 weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, const int32_t fused[3],
                                  char **out) WEFT_CHECKED;
+/* Of a model in use: the moves of its parameters alone; NULL if all match. */
+weft_status wefti_plan_unmatched_moves(const weft_plan *plan, weft_graph *graph,
+                                       char **out) WEFT_CHECKED;
 /* Refuses a plan with a split of an op or a tensor whose pattern matches no name of the model:
  * WEFT_E_NOT_FOUND, with the first such split and the nearest name. Wraps the graph too. */
 weft_status wefti_plan_check_splits(const weft_plan *plan, weft_graph *graph) WEFT_CHECKED;

@@ -233,6 +233,19 @@ static void check_splits(checker *c) {
     }
 }
 
+static void check_offload(checker *c, int64_t i) {
+    const wefti_offload_rule *r = &c->plan->offload.rules[i];
+    const bool cells = r->what == WEFT_OFFLOAD_SAVED;
+    check(c, cells ? &c->calls : &c->parameters, r->match, NULL, "offload", i,
+          cells ? "cell" : "parameter");
+}
+
+/* Of a model in use only the parameters move. */
+static void check_parameters(checker *c) {
+    for (int64_t i = 0; i < c->plan->offload.count; i++)
+        if (c->plan->offload.rules[i].what == WEFT_OFFLOAD_PARAMETERS) check_offload(c, i);
+}
+
 static void check_all(checker *c) {
     const weft_plan *p = c->plan;
     check_splits(c);
@@ -240,11 +253,7 @@ static void check_all(checker *c) {
         check(c, &c->calls, p->pipeline.rules[i].match, NULL, "pipeline.stage_of", i, "cell");
     for (int64_t i = 0; i < p->recompute.cell_count; i++)
         check(c, &c->calls, p->recompute.cells[i], NULL, "recompute.cells", i, "cell");
-    for (int64_t i = 0; i < p->offload.count; i++) {
-        const bool cells = p->offload.rules[i].what == WEFT_OFFLOAD_SAVED;
-        check(c, cells ? &c->calls : &c->parameters, p->offload.rules[i].match, NULL, "offload", i,
-              cells ? "cell" : "parameter");
-    }
+    for (int64_t i = 0; i < p->offload.count; i++) check_offload(c, i);
     if (c->unmatched > c->listed)
         wefti_text_add(&c->out, "%lld more settings of the plan match no name of the model\n",
                        (long long)(c->unmatched - c->listed));
@@ -282,6 +291,17 @@ weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, const
     char *text = NULL;
     WEFT_TRY(run(&c, graph, check_all, &text));
     *out = text;
+    return WEFT_OK;
+}
+
+weft_status wefti_plan_unmatched_moves(const weft_plan *plan, weft_graph *graph, char **out) {
+    checker c = {.plan = plan, .listed = UNMATCHED_LINES};
+    *out = NULL;
+    if (!plan || !plan->offload.count) return WEFT_OK;
+    WEFT_TRY(run(&c, graph, check_parameters, out));
+    if (**out) return WEFT_OK;
+    wefti_free(*out);
+    *out = NULL;
     return WEFT_OK;
 }
 

@@ -96,6 +96,8 @@ for verb in 'eval job.yaml run --data held.txt' 'infer job.yaml run --input x.np
     # shellcheck disable=SC2086
     expect 1 'memory.disk.path' $verb "$disk_parameters"
     # shellcheck disable=SC2086
+    expect 0 "offload[0]|'hh.*'" $verb 'memory.offload=[{match: "hh.*", what: parameters, to: host}]'
+    # shellcheck disable=SC2086
     expect 1 'device.memory' $verb "$disk_parameters" "memory.disk.path=$work" device.memory=0.00001%
 done
 expect 2 'train.steps|memory.offload' generate run train.steps=1
