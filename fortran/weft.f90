@@ -70,7 +70,8 @@ module weft_c ! what goes straight to C
         enumerator :: WEFT_DATASET_DATA_PARALLEL, WEFT_DATASET_FULL_BATCH
     end enum
     enum, bind(C)
-        enumerator :: WEFT_OFFLOAD_OPTIMIZER, WEFT_OFFLOAD_PARAMETERS, WEFT_OFFLOAD_SAVED
+        enumerator :: WEFT_OFFLOAD_OPTIMIZER, WEFT_OFFLOAD_PARAMETERS, WEFT_OFFLOAD_SAVED, &
+            WEFT_OFFLOAD_GRADIENTS
     end enum
     enum, bind(C)
         enumerator :: WEFT_TIER_DEVICE, WEFT_TIER_HOST, WEFT_TIER_DISK

@@ -31,7 +31,9 @@ extern "C" {
 #define WEFT_FUSION_LIST(X) X(NONE, "none") X(AUTO, "auto") X(SIZE, "size") X(INDEX, "index")
 #define WEFT_DATASET_LIST(X) X(DATA_PARALLEL, "data_parallel") X(FULL_BATCH, "full_batch")
 /* What may lie in a tier below device memory, and the tiers. */
-#define WEFT_OFFLOAD_LIST(X) X(OPTIMIZER, "optimizer") X(PARAMETERS, "parameters") X(SAVED, "saved")
+#define WEFT_OFFLOAD_LIST(X)                                                                       \
+    X(OPTIMIZER, "optimizer")                                                                      \
+    X(PARAMETERS, "parameters") X(SAVED, "saved") X(GRADIENTS, "gradients")
 #define WEFT_TIER_LIST(X) X(DEVICE, "device") X(HOST, "host") X(DISK, "disk")
 
 #define WEFT_ROW(name, text) WEFT_PARALLEL_##name,
@@ -113,9 +115,11 @@ WEFT_API weft_status weft_plan_recompute(weft_plan *plan, weft_recompute mode, c
 /** Keep values in a tier below device memory, and copy them to the device when they are used.
  * OPTIMIZER: the optimizer states of the parameters whose names match the glob ("h.*", "*").
  * PARAMETERS: these parameters. SAVED: what the calls of cells whose paths match ("h.*") save in
- * forward passes for their backward passes, from one pass to the other. HOST: memory of the host.
- * DISK: a file. DEVICE: undo an earlier rule. Of several rules with the same `what` the last that
- * matches counts. A rule replaces an earlier one of the same `match` and `what`. */
+ * forward passes for their backward passes, from one pass to the other. GRADIENTS: the gradients of
+ * these parameters, from a backward pass that adds to one to the next, and to the update. HOST:
+ * memory of the host. DISK: a file. DEVICE: undo an earlier rule. Of several rules with the same
+ * `what` the last that matches counts. A rule replaces an earlier one of the same `match` and
+ * `what`. */
 WEFT_API weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload what,
                                        weft_tier to) WEFT_CHECKED;
 /** Sum the losses of devices and microbatches instead of averaging them. Devices that all have the

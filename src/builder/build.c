@@ -182,6 +182,12 @@ static bool completes(const wefti_emitter *b, wefti_section s) {
     return s == WEFTI_SECTION_LAST || b->spec->microbatches == 1 || b->p->all_microbatches;
 }
 
+/* Behind the backward passes of a call. */
+static weft_status backward_ends(wefti_emitter *b, wefti_section s, int32_t k) {
+    WEFT_TRY(wefti_reduce_completed(b, s, k));
+    return wefti_gradients_leave(b, s, k);
+}
+
 /* Builds the forward calls, the loss, and the backward calls in reverse order. The microbatches
  * [first, first + copies) run from end to end and interleave. */
 static weft_status compute_pass(wefti_emitter *b, wefti_section s, int32_t first, int32_t copies) {
@@ -206,7 +212,7 @@ static weft_status compute_pass(wefti_emitter *b, wefti_section s, int32_t first
         }
         WEFT_TRY(wefti_interleave_end(b, s));
     }
-    if (fused >= 0) WEFT_TRY(wefti_reduce_completed(b, s, fused));
+    if (fused >= 0) WEFT_TRY(backward_ends(b, s, fused));
     for (int32_t k = b->dec->call_count - 1; k >= 0; k--) {
         if (!b->dec->calls[k].differentiated || b->dec->calls[k].fused) continue;
         for (int32_t c = 0; c < copies; c++) {
@@ -216,12 +222,13 @@ static weft_status compute_pass(wefti_emitter *b, wefti_section s, int32_t first
             WEFT_TRY(wefti_build_backward_call(b, s, k, first + c, WEFTI_PASS_ALL));
         }
         WEFT_TRY(wefti_interleave_end(b, s));
-        WEFT_TRY(wefti_reduce_completed(b, s, k));
+        WEFT_TRY(backward_ends(b, s, k));
     }
     b->now_micro = first;
     /* The last reduction overlaps with the next forward pass. If more were left, a loop's first
      * pass could begin unlike the others. */
     WEFT_TRY(wefti_reduce_wait(b, s, last ? 0 : 1));
+    WEFT_TRY(wefti_pass_stored(b, s));
     WEFT_TRY(wefti_gather_finish(b, s));
     return wefti_build_states(b, s, first + copies - 1, -1);
 }
@@ -346,6 +353,12 @@ static weft_status new_tables(wefti_emitter *b) {
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->state_kept));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_gradient));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->reduced));
+    for (int use = 0; use < WEFTI_GRADIENT_USES; use++) {
+        wefti_gradient_home **homes = &b->gradient_home[use];
+        WEFT_TRY(wefti_new_array(b->scratch, values, sizeof **homes, homes));
+        for (int64_t v = 0; v < values; v++)
+            (*homes)[v] = (wefti_gradient_home){.buffer = -1, .move = {-1, -1}};
+    }
     WEFT_TRY(wefti_new_array(b->scratch, values, sizeof *b->terms, &b->terms));
     WEFT_TRY(wefti_new_array(b->scratch, values, sizeof *b->terms_of, &b->terms_of));
     wefti_reduce_count_terms(b);
@@ -455,7 +468,6 @@ static weft_status emit_program(wefti_decisions *dec, wefti_program **out) {
                        .root = dec->root,
                        .part = dec->part,
                        .next_call = -1,
-                       .storing = -1,
                        .scalars = -1,
                        .one = -1,
                        .norms = -1};

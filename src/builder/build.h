@@ -124,6 +124,21 @@ typedef struct wefti_build_loop {
     int64_t tasks_end; /* the steps from here on belong to no microbatch */
 } wefti_build_loop;
 
+/* Which buffer of a gradient. */
+typedef enum wefti_gradient_use {
+    WEFTI_GRADIENT_TERM, /* to which backward passes add: param_gradient */
+    WEFTI_GRADIENT_SUM,  /* complete over the mesh: reduced */
+    WEFTI_GRADIENT_USES
+} wefti_gradient_use;
+
+/* A gradient in a tier below device memory. */
+typedef struct wefti_gradient_home {
+    int32_t buffer;  /* there, -1: none yet */
+    int32_t move[2]; /* that stores it, and that fetches it, -1: none yet */
+    bool away;       /* it lies there alone */
+    bool same;       /* the content there is that of device memory, or will be */
+} wefti_gradient_home;
+
 typedef struct wefti_emitter {
     const wefti_decisions *dec;
     const wefti_program_spec *spec;
@@ -159,7 +174,6 @@ typedef struct wefti_emitter {
     int32_t *param_move;     /* per root value: the move that fetches a parameter, -1: none yet */
     int32_t *saved_move[2];  /* per call: the move that stores its saved block, and the one that
                                 fetches it, -1: none yet */
-    int32_t storing;         /* the buffer into which a saved block is being stored, -1: none */
     int32_t *param_piece;    /* per root value: buffer of the optimizer's piece of a parameter,
                                 if the piece is not contiguous in the parameter's buffer; else -1 */
     int32_t *param_gradient; /* per root value: buffer in which a parameter's gradient
@@ -168,6 +182,7 @@ typedef struct wefti_emitter {
     int64_t *packed_at;      /* per root value: where its gradient begins in its bucket's buffer,
                                 -1: not there */
     int32_t *reduced;        /* per root value: buffer of its complete gradient, -1: none yet */
+    wefti_gradient_home *gradient_home[WEFTI_GRADIENT_USES]; /* per root value */
     bool *begun;             /* per bucket: its reduction is emitted, or its first part */
     bool reduces, completes; /* the passes being built reduce gradients of some buckets; of all */
     bool adds;               /* what a bucket reduces is added to earlier microbatches' */
@@ -299,6 +314,8 @@ bool wefti_reduce_at_last(const wefti_emitter *b);
 void wefti_reduce_begin(wefti_emitter *b, bool last);
 /* Fills `terms_of`. */
 void wefti_reduce_count_terms(wefti_emitter *b);
+/* Whether devices complete a gradient together. */
+bool wefti_is_reduced(const wefti_emitter *b, int32_t value);
 /* Call it after the last pass of a call. Reduces the buckets that this pass has completed. */
 weft_status wefti_reduce_completed(wefti_emitter *b, wefti_section s, int32_t call) WEFT_CHECKED;
 /* Reduces a bucket, unless it already is. `posts`: leaves its transfers in flight. */
@@ -346,35 +363,52 @@ bool wefti_tier_below(const wefti_emitter *b, int32_t buffer);
 weft_status wefti_tier_fetch(wefti_emitter *b, wefti_section s, int32_t value,
                              int32_t *out) WEFT_CHECKED;
 /* What a call's forward pass has saved: begins to store it, behind that pass, if it belongs in a
- * tier below device memory. Ends the store of the call before. */
+ * tier below device memory. Ends the stores of the call before. */
 weft_status wefti_saved_store(wefti_emitter *b, wefti_section s, int32_t call,
                               int32_t micro) WEFT_CHECKED;
-weft_status wefti_saved_stored(wefti_emitter *b, wefti_section s) WEFT_CHECKED; /* ends the store */
+/* Ends the stores of saved blocks and gradients. */
+weft_status wefti_pass_stored(wefti_emitter *b, wefti_section s) WEFT_CHECKED;
 /* Begins to fetch it, if it is there. */
 weft_status wefti_saved_ahead(wefti_emitter *b, wefti_section s, int32_t call,
                               int32_t micro) WEFT_CHECKED;
 /* The buffer of device memory with it, which is there from now on. */
 weft_status wefti_saved_take(wefti_emitter *b, wefti_section s, int32_t call, int32_t micro,
                              int32_t *out) WEFT_CHECKED;
-/* States and parameters in a tier below device memory are fetched, updated and stored in slices of
- * whole rows, so an update needs no room for whole ones. */
+/* Brings a gradient to device memory, if it is in a tier below; before that, begins to fetch it.
+ * `changes`: the next step changes it. */
+weft_status wefti_gradient_ahead(wefti_emitter *b, wefti_section s, int32_t value,
+                                 wefti_gradient_use use) WEFT_CHECKED;
+weft_status wefti_gradient_bring(wefti_emitter *b, wefti_section s, int32_t value,
+                                 wefti_gradient_use use, bool changes) WEFT_CHECKED;
+/* Its buffer in device memory is free from now on, if it belongs in a tier below. Begins to store
+ * what has changed. */
+weft_status wefti_gradient_leave(wefti_emitter *b, wefti_section s, int32_t value,
+                                 wefti_gradient_use use) WEFT_CHECKED;
+/* Of the parameters of a call. ahead: before its backward pass. leave: behind it, unless the next
+ * call adds to the same gradient. */
+weft_status wefti_gradients_ahead(wefti_emitter *b, wefti_section s, int32_t call) WEFT_CHECKED;
+weft_status wefti_gradients_leave(wefti_emitter *b, wefti_section s, int32_t call) WEFT_CHECKED;
+/* States, gradients and parameters in a tier below device memory are fetched, updated and stored in
+ * slices of whole rows, so an update needs no room for whole ones. */
 typedef struct wefti_update_part {
     int32_t home;  /* buffer */
     int64_t bytes; /* of every slice but the last */
 } wefti_update_part;
-enum { WEFTI_UPDATE_PARTS = 5 };
+enum { WEFTI_UPDATE_PARTS = 6 };
 typedef struct wefti_update_draft {
     bool known;
     int states;
-    wefti_update_part part[WEFTI_UPDATE_PARTS]; /* the states; behind them the parameter */
-    int32_t next;                               /* the slice to fetch next */
-    int32_t slices;                             /* 1: whole */
-    int32_t routine, last;                      /* of every slice but the last; of the last one */
+    /* The states; behind them the parameter, and the gradient, whose home is -1 in device memory.
+     */
+    wefti_update_part part[WEFTI_UPDATE_PARTS];
+    int32_t next;          /* the slice to fetch next */
+    int32_t slices;        /* 1: whole */
+    int32_t routine, last; /* of every slice but the last; of the last one */
 } wefti_update_draft;
 /* Makes the states and the routines of a parameter's update. */
 weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) WEFT_CHECKED;
-/* Where the states of a slice are in device memory, from now on; and the parameter, if it was
- * fetched. */
+/* Where the states of a slice are in device memory, from now on; and the parameter and the
+ * gradient, if they were fetched. */
 weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
                              wefti_update_operands *at) WEFT_CHECKED;
 /* Begins to store what was fetched. */

@@ -104,7 +104,7 @@ weft_status wefti_build_forward_call(wefti_emitter *b, wefti_section s, int32_t 
 
 /* Per output of the backward body: the buffer of its gradient, created if missing, and whether the
  * routine adds to it. */
-static weft_status gradient_targets(wefti_emitter *b, const wefti_call_plan *call,
+static weft_status gradient_targets(wefti_emitter *b, wefti_section s, const wefti_call_plan *call,
                                     const wefti_cell_grad *grad, int32_t micro, int32_t *target,
                                     uint8_t *accumulate) {
     const weft_node *n = call->node;
@@ -116,6 +116,7 @@ static weft_status gradient_targets(wefti_emitter *b, const wefti_call_plan *cal
         const wefti_value_info *info = &b->root->values[v];
         int32_t *buffer = wefti_build_gradient(b, micro, v);
         bool *started = is_param(b, v) ? &b->param_started[v] : &b->micro[micro].started[v];
+        if (is_param(b, v)) WEFT_TRY(wefti_gradient_bring(b, s, v, WEFTI_GRADIENT_TERM, true));
         if (*buffer < 0) {
             const char *name =
                 wefti_build_name(b, "gradient of ", info->name ? info->name : n->scope);
@@ -185,7 +186,7 @@ weft_status wefti_build_backward_call(wefti_emitter *b, wefti_section s, int32_t
     if (outs == 0) return WEFT_OK; /* nothing for this part */
     WEFT_TRY(wefti_new_array(b->scratch, outs, sizeof *target, &target));
     WEFT_TRY(wefti_new_array(b->scratch, outs, 1, &accumulate));
-    WEFT_TRY(gradient_targets(b, call, grad, micro, target, accumulate));
+    WEFT_TRY(gradient_targets(b, s, call, grad, micro, target, accumulate));
     WEFT_TRY(wefti_build_backward(b, call, pass, accumulate, &routine));
     const wefti_routine *r = b->p->routines[routine];
     if (wefti_interleave_too_early(b, s, r, r->inputs, outs, target)) {
@@ -208,7 +209,7 @@ weft_status wefti_build_backward_call(wefti_emitter *b, wefti_section s, int32_t
     if (r->saved_arg >= 0) wefti_build_arg(b, d, r->saved_arg, saved, 0);
     for (int32_t x = 0; x < r->code_count; x++) b->p->backward_flops += r->code[x].cost.flops;
     WEFT_TRY(wefti_build_end(b, d, routine));
-    return wefti_saved_stored(b, s);
+    return wefti_pass_stored(b, s);
 }
 
 weft_status wefti_build_fused_call(wefti_emitter *b, wefti_section s, int32_t k, int32_t micro) {
@@ -222,7 +223,7 @@ weft_status wefti_build_fused_call(wefti_emitter *b, wefti_section s, int32_t k,
     WEFT_TRY(wefti_new_array(b->scratch, outs, sizeof *target, &target));
     WEFT_TRY(wefti_new_array(b->scratch, outs, 1, &accumulate));
     wefti_call_given(b->dec, call, given);
-    WEFT_TRY(gradient_targets(b, call, grad, micro, target, accumulate));
+    WEFT_TRY(gradient_targets(b, s, call, grad, micro, target, accumulate));
     WEFT_TRY(wefti_build_fused(b, call, accumulate, &routine));
     const wefti_routine *r = b->p->routines[routine];
     if (wefti_interleave_too_early(b, s, r, r->inputs + n->outputs, outs, target)) {
@@ -244,5 +245,5 @@ weft_status wefti_build_fused_call(wefti_emitter *b, wefti_section s, int32_t k,
         wefti_build_arg(b, d, r->inputs + n->outputs + (int32_t)o, target[o], 0);
     for (int32_t x = 0; x < r->code_count; x++) b->p->backward_flops += r->code[x].cost.flops;
     WEFT_TRY(wefti_build_end(b, d, routine));
-    return wefti_saved_stored(b, s);
+    return wefti_pass_stored(b, s);
 }

@@ -147,6 +147,10 @@ typedef struct wefti_decisions {
     int32_t fused[3];
 } wefti_decisions;
 
+/* The memory in which the gradient of a parameter lies between passes, and until its update. Equal
+ * on all ranks. */
+wefti_space wefti_gradient_space(const wefti_program_spec *spec, const wefti_value_info *param);
+
 /* Makes all decisions for spec->rank. On failure too, the caller frees *out. */
 weft_status wefti_decisions_make(const wefti_program_spec *spec, wefti_decisions *out) WEFT_CHECKED;
 /* Gives the stores to the program, which must outlive the decisions then. */

@@ -22,8 +22,8 @@ typedef struct wefti_buffer_ref {
 typedef enum wefti_flight_use {
     WEFTI_FLIGHT_GATHER,    /* a parameter, for a later call: before that call. owner: the value */
     WEFTI_FLIGHT_PACK,      /* likewise, of several in one message. owner: -1 */
-    WEFTI_FLIGHT_SAVED,     /* a saved block from a tier below device memory: before the backward
-                               pass of its call. owner: its buffer in that tier */
+    WEFTI_FLIGHT_SAVED,     /* a saved block or a gradient from a tier below device memory: before
+                               what reads it. owner: its buffer in that tier */
     WEFTI_FLIGHT_OPERAND,   /* a parameter from a tier below device memory, for a later call: before
                                that call. owner: the value */
     WEFTI_FLIGHT_SEND,      /* a value to another stage: before as many later ones as its edge has
@@ -33,7 +33,8 @@ typedef enum wefti_flight_use {
     WEFTI_FLIGHT_FETCH,     /* from a tier below device memory: before the update. owner: the
                                number of the slice */
     WEFTI_FLIGHT_STORE,     /* back to it: before another one, or at the section's end. owner: -1;
-                               a saved block, behind the next pass. owner: its buffer there */
+                               a saved block or a gradient, behind the next pass. owner: its
+                               buffer there */
     WEFTI_FLIGHT_NOW,       /* at once. owner: -1 */
     WEFTI_FLIGHT_GRADIENTS, /* a bucket: before its update, or when more must be in flight. owner:
                                the bucket */

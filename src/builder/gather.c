@@ -377,6 +377,7 @@ weft_status wefti_gather_ahead(wefti_emitter *b, wefti_section s, int32_t k, boo
     WEFT_TRY(fetch_all(b, s, k, backward));
     if (backward && b->spec->plan->copies <= WEFTI_COMM_DEPTH) /* all copies have one under way */
         WEFT_TRY(wefti_saved_ahead(b, s, k, b->now_micro));
+    if (backward) WEFT_TRY(wefti_gradients_ahead(b, s, k));
     WEFT_TRY(post_packed(b, s, k, backward));
     for (int i = 0; i < n->inputs; i++)
         if (reads(b, &b->dec->calls[k], i, backward)) WEFT_TRY(post(b, s, n->in[i], i));

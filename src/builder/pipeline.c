@@ -186,9 +186,11 @@ static weft_status build_task(wefti_emitter *b, wefti_stage_task_kind kind, int3
                                                    : weight_call(b, k, m));
         }
         WEFT_TRY(wefti_interleave_end(b, WEFTI_SECTION_FIRST));
-        if (!forward) WEFT_TRY(wefti_reduce_completed(b, WEFTI_SECTION_FIRST, k));
+        if (forward) continue;
+        WEFT_TRY(wefti_reduce_completed(b, WEFTI_SECTION_FIRST, k));
+        WEFT_TRY(wefti_gradients_leave(b, WEFTI_SECTION_FIRST, k));
     }
-    return wefti_saved_stored(b, WEFTI_SECTION_FIRST);
+    return wefti_pass_stored(b, WEFTI_SECTION_FIRST);
 }
 
 static weft_status finish_sends(wefti_emitter *b) {
@@ -226,6 +228,7 @@ weft_status wefti_pipeline_section(wefti_emitter *b) {
     wefti_free(schedule);
     WEFT_TRY(status);
     WEFT_TRY(wefti_reduce_wait(b, WEFTI_SECTION_FIRST, 0));
+    WEFT_TRY(wefti_pass_stored(b, WEFTI_SECTION_FIRST));
     b->now_micro = 0;
     b->loop.tasks_end = b->step_count[WEFTI_SECTION_FIRST];
     return finish_sends(b);

@@ -35,7 +35,7 @@ static bool only_summed(const wefti_layout *terms, const wefti_layout *sum) {
     return terms->sum && wefti_layout_equal(&done, sum);
 }
 
-static bool is_reduced(const wefti_emitter *b, int32_t v) {
+bool wefti_is_reduced(const wefti_emitter *b, int32_t v) {
     const wefti_sharding *x = sharding_of(b, v);
     return b->part && !wefti_layout_equal(&x->gradient, &x->state);
 }
@@ -64,7 +64,8 @@ static weft_status pack(wefti_emitter *b, int32_t k) {
     for (int32_t i = 0; i < x->count && !x->each; i++) {
         int32_t v = x->values[i];
         const wefti_sharding *s = sharding_of(b, v);
-        if (!is_reduced(b, v) || !only_summed(&s->gradient, &s->state) || !b->terms_of[v]) continue;
+        if (!wefti_is_reduced(b, v) || !only_summed(&s->gradient, &s->state) || !b->terms_of[v])
+            continue;
         weft_desc here = wefti_sharding_desc(b->dec, &b->root->values[v].desc, &s->gradient);
         p->bytes = wefti_aligned(p->bytes);
         b->packed_at[v] = p->bytes;
@@ -409,11 +410,32 @@ static weft_status reduce_some(wefti_emitter *b, wefti_section s, int32_t k, con
     return reduce_call(b, s, k, b->root->values[values[n - 1]].name, routine, n, args, posts);
 }
 
+/* What a bucket's reduction needs in device memory, if it lies in a tier below. Of reductions for
+ * each microbatch, the one before has ended then. */
+static weft_status bring_gradients(wefti_emitter *b, wefti_section s, int32_t k) {
+    const wefti_bucket *x = &b->dec->bucket[k];
+    for (int32_t i = 0; i < x->count; i++) {
+        const int32_t v = x->values[i];
+        if (wefti_gradient_space(b->spec, &b->root->values[v]) == WEFTI_SPACE_DEVICE) continue;
+        if (!wefti_is_reduced(b, v)) {
+            b->gradient_home[WEFTI_GRADIENT_SUM][v] = b->gradient_home[WEFTI_GRADIENT_TERM][v];
+            b->gradient_home[WEFTI_GRADIENT_TERM][v].away = false;
+            continue;
+        }
+        while (wefti_flight_find(b, WEFTI_FLIGHT_GRADIENTS, k) >= 0)
+            WEFT_TRY(wait_for(b, s, oldest_call(b, 0)));
+        WEFT_TRY(wefti_gradient_bring(b, s, v, WEFTI_GRADIENT_SUM, true));
+        WEFT_TRY(wefti_gradient_bring(b, s, v, WEFTI_GRADIENT_TERM, true));
+    }
+    return WEFT_OK;
+}
+
 weft_status wefti_reduce_bucket(wefti_emitter *b, wefti_section s, int32_t k, bool posts) {
     const wefti_bucket *x = &b->dec->bucket[k];
     int32_t *values, count = 0;
     if (b->begun[k]) return WEFT_OK;
     b->begun[k] = true;
+    WEFT_TRY(bring_gradients(b, s, k));
     b->adds = x->each && b->reduced[x->values[0]] >= 0;
     if (b->packed[k].buffer >= 0) WEFT_TRY(reduce_packed(b, s, k, posts));
     WEFT_TRY(wefti_new_indices(b->scratch, x->count, &values));
@@ -421,7 +443,7 @@ weft_status wefti_reduce_bucket(wefti_emitter *b, wefti_section s, int32_t k, bo
         int32_t v = x->values[i];
         /* without a gradient on this stage, wefti_pipeline_tie receives one */
         if (b->packed_at[v] >= 0 || b->param_gradient[v] < 0) continue;
-        if (is_reduced(b, v))
+        if (wefti_is_reduced(b, v))
             values[count++] = v;
         else
             b->reduced[v] = b->param_gradient[v];
@@ -443,7 +465,8 @@ weft_status wefti_reduce_bucket(wefti_emitter *b, wefti_section s, int32_t k, bo
 static bool any_reduced(const wefti_emitter *b, bool at_last) {
     for (int32_t k = 0; k < b->dec->bucket_count; k++)
         for (int32_t i = 0; i < b->dec->bucket[k].count; i++)
-            if (is_reduced(b, b->dec->bucket[k].values[i]) && !(at_last && b->dec->bucket[k].each))
+            if (wefti_is_reduced(b, b->dec->bucket[k].values[i]) &&
+                !(at_last && b->dec->bucket[k].each))
                 return true;
     return false;
 }

@@ -1,7 +1,8 @@
-/* Parameters, optimizer states and saved blocks in a tier below device memory. Steps work on device
- * memory. So a parameter is fetched before a call that reads it (gather.c). What an update changes
- * is fetched before, and stored behind it, in slices. What a forward pass saves is stored behind
- * it, and fetched before the backward pass. */
+/* Parameters, optimizer states, gradients and saved blocks in a tier below device memory. Steps
+ * work on device memory. So a parameter is fetched before a call that reads it (gather.c). What an
+ * update changes is fetched before, and stored behind it, in slices. What a forward pass saves is
+ * stored behind it, and fetched before the backward pass. A gradient is stored behind a backward
+ * pass, and fetched before what reads it or adds to it. */
 #include "builder/build.h"
 
 /* ---- copies ---- */
@@ -57,11 +58,19 @@ weft_status wefti_tier_finish(wefti_emitter *b, wefti_section s) {
     return WEFT_OK;
 }
 
-wefti_space wefti_tier_space(const wefti_emitter *b, weft_offload what, const char *name) {
+static wefti_space space_of_tier(weft_tier tier) {
     static const wefti_space spaces[WEFT_TIERS] = {[WEFT_TIER_DEVICE] = WEFTI_SPACE_DEVICE,
                                                    [WEFT_TIER_HOST] = WEFTI_SPACE_HOST,
                                                    [WEFT_TIER_DISK] = WEFTI_SPACE_DISK};
-    return spaces[wefti_plan_tier(b->spec->plan, what, name)];
+    return spaces[tier];
+}
+
+wefti_space wefti_tier_space(const wefti_emitter *b, weft_offload what, const char *name) {
+    return space_of_tier(wefti_plan_tier(b->spec->plan, what, name));
+}
+
+static int64_t least_bytes(const weft_plan *plan) {
+    return plan->offload.least ? plan->offload.least : WEFTI_SAVED_LEAST;
 }
 
 /* ---- what a forward pass saves for the backward pass ---- */
@@ -84,26 +93,28 @@ static bool returns_soon(const wefti_emitter *b, int32_t k) {
     return passes < 2;
 }
 
-weft_status wefti_saved_stored(wefti_emitter *b, wefti_section s) {
-    if (b->storing < 0) return WEFT_OK;
-    const int32_t i = wefti_flight_find(b, WEFTI_FLIGHT_STORE, b->storing);
-    b->storing = -1;
-    return wefti_flight_wait(b, s, i);
+weft_status wefti_pass_stored(wefti_emitter *b, wefti_section s) {
+    for (int32_t i = 0; i < b->flight_count;) {
+        const wefti_flight *f = &b->flights[i];
+        if (f->use == WEFTI_FLIGHT_STORE && f->owner >= 0)
+            WEFT_TRY(wefti_flight_wait(b, s, i));
+        else
+            i++;
+    }
+    return WEFT_OK;
 }
 
 weft_status wefti_saved_store(wefti_emitter *b, wefti_section s, int32_t k, int32_t micro) {
     const int32_t saved = b->micro[micro].saved[k];
     int32_t *kept = &b->micro[micro].kept[k];
-    WEFT_TRY(wefti_saved_stored(b, s));
+    WEFT_TRY(wefti_pass_stored(b, s));
     if (saved < 0) return WEFT_OK;
     const wefti_space space = wefti_tier_space(b, WEFT_OFFLOAD_SAVED, b->dec->calls[k].node->scope);
     const int64_t bytes = b->buffers[saved].life.bytes;
-    if (space == WEFTI_SPACE_DEVICE || returns_soon(b, k) ||
-        bytes < (b->spec->plan->offload.least ? b->spec->plan->offload.least : WEFTI_SAVED_LEAST))
+    if (space == WEFTI_SPACE_DEVICE || returns_soon(b, k) || bytes < least_bytes(b->spec->plan))
         return WEFT_OK;
     WEFT_TRY(wefti_buffer_add(b, bytes, b->buffers[saved].name, kept));
     b->buffers[*kept].space = space;
-    b->storing = *kept;
     return store(b, s, *kept, (wefti_buffer_ref){saved, 0}, (wefti_buffer_ref){*kept, 0}, bytes,
                  &b->saved_move[SAVED_STORE][k]);
 }
@@ -113,7 +124,7 @@ weft_status wefti_saved_ahead(wefti_emitter *b, wefti_section s, int32_t k, int3
     const wefti_flight f = {.use = WEFTI_FLIGHT_SAVED, .owner = kept};
     int32_t out;
     if (kept < 0 || wefti_flight_find(b, WEFTI_FLIGHT_SAVED, kept) >= 0) return WEFT_OK;
-    if (b->storing == kept) WEFT_TRY(wefti_saved_stored(b, s));
+    if (wefti_flight_find(b, WEFTI_FLIGHT_STORE, kept) >= 0) WEFT_TRY(wefti_pass_stored(b, s));
     WEFT_TRY(fetch(b, s, f, (wefti_buffer_ref){kept, 0}, b->buffers[kept].life.bytes,
                    &b->saved_move[SAVED_FETCH][k], &out));
     b->buffers[out].saved = true;
@@ -131,6 +142,108 @@ weft_status wefti_saved_take(wefti_emitter *b, wefti_section s, int32_t k, int32
     return wefti_flight_wait(b, s, i);
 }
 
+/* ---- gradients ---- */
+
+enum { GRADIENT_STORE, GRADIENT_FETCH };
+
+wefti_space wefti_gradient_space(const wefti_program_spec *spec, const wefti_value_info *param) {
+    if (!spec->optimizer || !spec->plan || weft_desc_bytes(&param->desc) < least_bytes(spec->plan))
+        return WEFTI_SPACE_DEVICE;
+    return space_of_tier(wefti_plan_tier(spec->plan, WEFT_OFFLOAD_GRADIENTS, param->name));
+}
+
+static int32_t *gradient_buffer(wefti_emitter *b, int32_t value, wefti_gradient_use use) {
+    return use == WEFTI_GRADIENT_TERM ? &b->param_gradient[value] : &b->reduced[value];
+}
+
+weft_status wefti_gradient_ahead(wefti_emitter *b, wefti_section s, int32_t value,
+                                 wefti_gradient_use use) {
+    wefti_gradient_home *x = &b->gradient_home[use][value];
+    const wefti_flight f = {.use = WEFTI_FLIGHT_SAVED, .owner = x->buffer};
+    int32_t out;
+    if (!x->away || wefti_flight_find(b, WEFTI_FLIGHT_SAVED, x->buffer) >= 0) return WEFT_OK;
+    if (wefti_flight_find(b, WEFTI_FLIGHT_STORE, x->buffer) >= 0) WEFT_TRY(wefti_pass_stored(b, s));
+    return fetch(b, s, f, (wefti_buffer_ref){x->buffer, 0}, b->buffers[x->buffer].life.bytes,
+                 &x->move[GRADIENT_FETCH], &out);
+}
+
+weft_status wefti_gradient_bring(wefti_emitter *b, wefti_section s, int32_t value,
+                                 wefti_gradient_use use, bool changes) {
+    wefti_gradient_home *x = &b->gradient_home[use][value];
+    x->same &= !changes;
+    if (!x->away) return WEFT_OK;
+    WEFT_TRY(wefti_gradient_ahead(b, s, value, use));
+    x->away = false;
+    const int32_t i = wefti_flight_find(b, WEFTI_FLIGHT_SAVED, x->buffer);
+    *gradient_buffer(b, value, use) = b->flights[i].destination.buffer;
+    return wefti_flight_wait(b, s, i);
+}
+
+weft_status wefti_gradient_leave(wefti_emitter *b, wefti_section s, int32_t value,
+                                 wefti_gradient_use use) {
+    wefti_gradient_home *x = &b->gradient_home[use][value];
+    int32_t *buffer = gradient_buffer(b, value, use);
+    const wefti_space space = wefti_gradient_space(b->spec, &b->root->values[value]);
+    if (space == WEFTI_SPACE_DEVICE || *buffer < 0 || !b->buffers[*buffer].life.bytes)
+        return WEFT_OK;
+    const wefti_buffer_ref from = {*buffer, 0};
+    const int64_t bytes = b->buffers[*buffer].life.bytes;
+    *buffer = -1;
+    x->away = true;
+    if (x->buffer < 0) {
+        WEFT_TRY(wefti_buffer_add(b, bytes,
+                                  wefti_build_name(b, "gradient of ", b->root->values[value].name),
+                                  &x->buffer));
+        b->buffers[x->buffer].space = space;
+    }
+    if (x->same) return WEFT_OK;
+    x->same = true;
+    return store(b, s, x->buffer, from, (wefti_buffer_ref){x->buffer, 0}, bytes,
+                 &x->move[GRADIENT_STORE]);
+}
+
+/* The parameter to whose gradient a call adds by its input i; -1: to none. */
+static int32_t added_by(const wefti_emitter *b, int32_t k, int i) {
+    const wefti_call_plan *call = &b->dec->calls[k];
+    const int32_t v = call->node->in[i];
+    const bool param = v >= 0 && b->root->values[v].kind == WEFTI_VALUE_PARAM;
+    return param && call->differentiated && b->dec->grads[call->grad].gradient_out[i] >= 0 ? v : -1;
+}
+
+weft_status wefti_gradients_ahead(wefti_emitter *b, wefti_section s, int32_t k) {
+    for (int i = 0; i < b->dec->calls[k].node->inputs; i++) {
+        const int32_t v = added_by(b, k, i);
+        if (v >= 0) WEFT_TRY(wefti_gradient_ahead(b, s, v, WEFTI_GRADIENT_TERM));
+    }
+    return WEFT_OK;
+}
+
+static bool next_adds(const wefti_emitter *b, int32_t value) {
+    const int32_t k = b->next_backward ? b->next_call : -1;
+    for (int i = 0; k >= 0 && i < b->dec->calls[k].node->inputs; i++)
+        if (added_by(b, k, i) == value) return true;
+    return false;
+}
+
+weft_status wefti_gradients_leave(wefti_emitter *b, wefti_section s, int32_t k) {
+    for (int i = 0; i < b->dec->calls[k].node->inputs; i++) {
+        const int32_t v = added_by(b, k, i);
+        if (v >= 0 && !b->begun[b->dec->bucket_of[v]] && !next_adds(b, v))
+            WEFT_TRY(wefti_gradient_leave(b, s, v, WEFTI_GRADIENT_TERM));
+    }
+    return WEFT_OK;
+}
+
+/* The buffer from which an update fetches a gradient; -1: it is in device memory then. Its bucket
+ * may be reduced later than this is asked. */
+static int32_t gradient_home(const wefti_emitter *b, int32_t value) {
+    const wefti_gradient_home *sum = &b->gradient_home[WEFTI_GRADIENT_SUM][value],
+                              *term = &b->gradient_home[WEFTI_GRADIENT_TERM][value];
+    if (b->dec->eager) return -1;
+    if (sum->away) return sum->buffer;
+    return term->away && !wefti_is_reduced(b, value) ? term->buffer : -1;
+}
+
 /* ---- the slices of an update ---- */
 
 /* Most bytes that are fetched for a slice, unless the plan says it. */
@@ -138,12 +251,16 @@ enum { UPDATE_SLICE = 32 << 20 };
 
 /* Whether an update fetches part i, and stores it. */
 static bool is_fetched(const wefti_emitter *b, const wefti_update_draft *u, int i) {
-    return wefti_tier_below(b, u->part[i].home);
+    return u->part[i].home >= 0 && wefti_tier_below(b, u->part[i].home);
 }
 
-/* Whether it fetches any. All states have one tier. */
-static bool fetches(const wefti_emitter *b, const wefti_update_draft *u) {
+/* Whether it stores any. All states have one tier. */
+static bool stores(const wefti_emitter *b, const wefti_update_draft *u) {
     return is_fetched(b, u, 0) || is_fetched(b, u, u->states);
+}
+
+static bool fetches(const wefti_emitter *b, const wefti_update_draft *u) {
+    return stores(b, u) || is_fetched(b, u, u->states + 1);
 }
 
 /* The bytes of a row of all parts of an update's piece that are fetched; 0: the update is not
@@ -159,7 +276,8 @@ static int64_t row_bytes(const wefti_emitter *b, const wefti_update_draft *u,
         if (is_fetched(b, u, i))
             bytes += elems * (int64_t)weft_dtype_bytes(rule->state_descs[i].dtype);
     }
-    if (is_fetched(b, u, rule->states)) bytes += elems * (int64_t)weft_dtype_bytes(whole->dtype);
+    for (int i = rule->states; i < rule->states + 2; i++)
+        if (is_fetched(b, u, i)) bytes += elems * (int64_t)weft_dtype_bytes(whole->dtype);
     return bytes;
 }
 
@@ -186,7 +304,7 @@ static weft_status divide_update(wefti_emitter *b, int32_t value, wefti_update_r
     if (!row || rows <= each || communicates(b->p->routines[u->routine])) return WEFT_OK;
     u->slices = (int32_t)((rows + each - 1) / each);
     here.shape[0] = each;
-    u->part[rule->states].bytes = weft_desc_bytes(&here);
+    u->part[rule->states].bytes = u->part[rule->states + 1].bytes = weft_desc_bytes(&here);
     for (int i = 0; i < rule->states; i++) {
         weft_desc state = here;
         state.dtype = rule->state_descs[i].dtype;
@@ -225,6 +343,7 @@ weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) {
         b->p->tensors[index].state = i;
     }
     u->part[rule.states].home = b->param_buffer[value];
+    u->part[rule.states + 1].home = gradient_home(b, value);
     return fetches(b, u) ? divide_update(b, value, &rule, u) : WEFT_OK;
 }
 
@@ -265,9 +384,11 @@ weft_status wefti_slices_prepare(wefti_emitter *b) {
     return wefti_new_array(b->scratch, b->root->value_count, sizeof *b->update, &b->update);
 }
 
-static int64_t bytes_of_slice(const wefti_emitter *b, const wefti_update_draft *u, int32_t slice) {
+/* Of its first `parts` parts. */
+static int64_t bytes_of_slice(const wefti_emitter *b, const wefti_update_draft *u, int32_t slice,
+                              int parts) {
     int64_t all = 0, bytes;
-    for (int i = 0; i <= u->states; i++) {
+    for (int i = 0; i < parts; i++) {
         if (!is_fetched(b, u, i)) continue;
         (void)slice_of(b, u, i, slice, &bytes);
         all += bytes;
@@ -282,8 +403,8 @@ static weft_status fetch_slice(wefti_emitter *b, wefti_section s, int32_t value)
     fetched_slice *f = &x->slices[x->count];
     int64_t bytes;
     *f = (fetched_slice){.value = value, .slice = u->next++, .number = x->number++};
-    f->bytes = bytes_of_slice(b, u, f->slice);
-    for (int i = 0; i <= u->states; i++) {
+    f->bytes = bytes_of_slice(b, u, f->slice, u->states + 2);
+    for (int i = 0; i < u->states + 2; i++) {
         const wefti_flight flight = {.use = WEFTI_FLIGHT_FETCH, .owner = f->number};
         int32_t move = -1;
         if (!is_fetched(b, u, i)) continue;
@@ -305,7 +426,7 @@ static weft_status next_to_fetch(wefti_emitter *b, int32_t *out) {
             const wefti_update_draft *u = &b->update[value];
             if (wefti_tier_space(b, WEFT_OFFLOAD_OPTIMIZER, b->root->values[value].name) ==
                     WEFTI_SPACE_DEVICE &&
-                !wefti_tier_below(b, b->param_buffer[value]))
+                !wefti_tier_below(b, b->param_buffer[value]) && gradient_home(b, value) < 0)
                 continue;
             WEFT_TRY(wefti_slices_begin(b, value));
             if (!fetches(b, u) || u->next == u->slices) continue;
@@ -322,7 +443,8 @@ static weft_status fetch_ahead(wefti_emitter *b, wefti_section s) {
         WEFT_TRY(next_to_fetch(b, &value));
         if (value < 0) return WEFT_OK;
         const wefti_update_draft *u = &b->update[value];
-        if (x->count && x->bytes + bytes_of_slice(b, u, u->next) > most_bytes(b)) return WEFT_OK;
+        if (x->count && x->bytes + bytes_of_slice(b, u, u->next, u->states + 2) > most_bytes(b))
+            return WEFT_OK;
         WEFT_TRY(fetch_slice(b, s, value));
     }
     return WEFT_OK;
@@ -341,10 +463,11 @@ weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, int32_t value, i
     if (i == x->count) WEFT_TRY(fetch_slice(b, s, value));
     const fetched_slice f = x->slices[i];
     WEFT_TRY(arrive(b, s, f.number));
-    for (int part = 0; part <= u->states; part++)
+    for (int part = 0; part < u->states + 2; part++)
         if (is_fetched(b, u, part))
-            *(part < u->states ? &at->state[part] : &at->param) =
-                (wefti_buffer_ref){f.part[part], 0};
+            *(part < u->states    ? &at->state[part]
+              : part == u->states ? &at->param
+                                  : &at->gradient) = (wefti_buffer_ref){f.part[part], 0};
     x->bytes -= f.bytes;
     x->slices[i] = x->slices[--x->count];
     return fetch_ahead(b, s);
@@ -369,8 +492,8 @@ weft_status wefti_slice_store(wefti_emitter *b, wefti_section s, int32_t value, 
                               const wefti_update_operands *at) {
     const wefti_update_draft *u = &b->update[value];
     int64_t bytes;
-    if (!fetches(b, u)) return WEFT_OK;
-    WEFT_TRY(make_room(b, s, bytes_of_slice(b, u, slice)));
+    if (!stores(b, u)) return WEFT_OK;
+    WEFT_TRY(make_room(b, s, bytes_of_slice(b, u, slice, u->states + 1)));
     for (int i = 0; i <= u->states; i++) {
         if (!is_fetched(b, u, i)) continue;
         const wefti_buffer_ref home = slice_of(b, u, i, slice, &bytes);

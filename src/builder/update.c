@@ -374,25 +374,34 @@ static weft_status update_all(wefti_emitter *b) {
 }
 
 weft_status wefti_bucket_reduced(wefti_emitter *b, wefti_section s, int32_t k) {
-    return b->dec->eager && k >= 0 ? update_bucket(b, s, k) : WEFT_OK;
+    if (b->dec->eager && k >= 0) return update_bucket(b, s, k);
+    const wefti_bucket *x = k >= 0 && s <= WEFTI_SECTION_LAST ? &b->dec->bucket[k] : NULL;
+    for (int32_t i = 0; x && i < x->count; i++)
+        WEFT_TRY(wefti_gradient_leave(b, s, x->values[i], WEFTI_GRADIENT_SUM));
+    return WEFT_OK;
 }
 
 /* ---- after accumulation ---- */
 
-/* Computes the square of one gradient into its slot. Of the devices that hold the same piece only
- * one counts it. */
-static weft_status norm_step(wefti_emitter *b, int32_t v, int32_t gradient, int64_t slot) {
+/* Whether this device counts the square of its piece of a gradient. Of the devices that hold the
+ * same piece only one counts it. */
+static bool counts(const wefti_emitter *b, int32_t v) {
+    const int32_t reader = b->dec->tied[v];
+    if (!b->spec->optimizer->clip || (reader >= 0 && reader != b->dec->stage)) return false;
+    if (!b->part || b->p->own_norms) return true;
+    wefti_rank_reads_counts(wefti_partition_reads(b->part), &b->p->mesh,
+                            &b->dec->sharding[v].state);
+    return wefti_layout_counts(&b->dec->sharding[v].state, &b->p->mesh, b->p->rank);
+}
+
+/* Computes the square of one gradient into its slot. */
+static weft_status norm_step(wefti_emitter *b, int32_t v, int64_t slot) {
     int32_t routine, in, node;
     weft_body *fresh;
     const weft_body *body;
     weft_desc desc =
         wefti_sharding_desc(b->dec, &b->root->values[v].desc, &b->dec->sharding[v].state);
-    if (b->part && !b->p->own_norms)
-        wefti_rank_reads_counts(wefti_partition_reads(b->part), &b->p->mesh,
-                                &b->dec->sharding[v].state);
-    if (b->part && !b->p->own_norms &&
-        !wefti_layout_counts(&b->dec->sharding[v].state, &b->p->mesh, b->p->rank))
-        return WEFT_OK;
+    WEFT_TRY(wefti_gradient_bring(b, WEFTI_SECTION_NORM, v, WEFTI_GRADIENT_SUM, false));
     WEFT_TRY(wefti_body_create(b->g, "norm", &fresh));
     weft_status status = wefti_body_input(fresh, desc, WEFTI_VALUE_INPUT, "gradient", &in);
     if (status == WEFT_OK)
@@ -419,7 +428,7 @@ static weft_status norm_step(wefti_emitter *b, int32_t v, int32_t gradient, int6
     wefti_draft_step *d;
     WEFT_TRY(wefti_build_begin(b, WEFTI_SECTION_NORM, WEFTI_STEP_CALL, WEFTI_UPDATE,
                                b->root->values[v].name, r->args, &d));
-    wefti_build_arg(b, d, 0, gradient, 0);
+    wefti_build_arg(b, d, 0, b->reduced[v], 0);
     wefti_build_arg(b, d, 1, b->norms, slot * (int64_t)weft_dtype_bytes(b->p->norms_dtype));
     return wefti_build_end(b, d, routine);
 }
@@ -508,8 +517,33 @@ static weft_status tie_stages(wefti_emitter *b, wefti_section s) {
     for (int64_t i = 0; i < b->root->in_count; i++) {
         int32_t v = b->root->in[i];
         bool here = b->param_index[v] >= 0 && b->dec->has_gradient[v];
-        if (here && b->dec->tied[v] >= 0) WEFT_TRY(wefti_pipeline_tie(b, s, v, &b->reduced[v]));
+        if (!here || b->dec->tied[v] < 0) continue;
+        WEFT_TRY(wefti_gradient_bring(b, s, v, WEFTI_GRADIENT_SUM, true));
+        WEFT_TRY(wefti_pipeline_tie(b, s, v, &b->reduced[v]));
     }
+    return WEFT_OK;
+}
+
+/* Begins to fetch what the next bucket's reduction and norms need. */
+static weft_status bucket_ahead(wefti_emitter *b, wefti_section s, int32_t k) {
+    const wefti_bucket *x = k < b->dec->bucket_count ? &b->dec->bucket[k] : NULL;
+    for (int32_t i = 0; x && i < x->count; i++) {
+        const int32_t v = x->values[i];
+        if (b->begun[k] ? counts(b, v) : wefti_is_reduced(b, v) || counts(b, v))
+            WEFT_TRY(wefti_gradient_ahead(b, s, v,
+                                          b->begun[k] ? WEFTI_GRADIENT_SUM : WEFTI_GRADIENT_TERM));
+    }
+    return WEFT_OK;
+}
+
+/* A bucket is complete before updates begin. */
+static weft_status bucket_ready(wefti_emitter *b, int32_t k, const int64_t *slot) {
+    const wefti_bucket *x = &b->dec->bucket[k];
+    for (int32_t i = 0; i < x->count; i++)
+        if (counts(b, x->values[i])) WEFT_TRY(norm_step(b, x->values[i], slot[x->values[i]]));
+    WEFT_TRY(wefti_pass_stored(b, WEFTI_SECTION_NORM));
+    for (int32_t i = 0; i < x->count; i++)
+        WEFT_TRY(wefti_gradient_leave(b, WEFTI_SECTION_NORM, x->values[i], WEFTI_GRADIENT_SUM));
     return WEFT_OK;
 }
 
@@ -526,17 +560,13 @@ weft_status wefti_build_update_section(wefti_emitter *b) {
     WEFT_TRY(norm_slots(b, &slot, &total));
     if (b->dec->stages > 1) WEFT_TRY(tie_stages(b, first));
     for (int32_t k = 0; k < b->dec->bucket_count; k++) {
-        const wefti_bucket *x = &b->dec->bucket[k];
         WEFT_TRY(wefti_reduce_bucket(b, first, k, false));
-        for (int32_t i = 0; i < x->count && clip; i++) {
-            int32_t v = x->values[i], reader = b->dec->tied[v];
-            if (reader < 0 || reader == b->dec->stage)
-                WEFT_TRY(norm_step(b, v, b->reduced[v], slot[v]));
-        }
-        if (!before) WEFT_TRY(update_bucket(b, WEFTI_SECTION_UPDATE, k));
+        WEFT_TRY(bucket_ahead(b, first, k + 1));
+        WEFT_TRY(before ? bucket_ready(b, k, slot) : update_bucket(b, WEFTI_SECTION_UPDATE, k));
     }
     b->p->norm_count = clip ? total : 0;
     if (!before) return WEFT_OK;
+    WEFT_TRY(wefti_pass_stored(b, WEFTI_SECTION_NORM));
     if (recovery) WEFT_TRY(wefti_buddy_exchange(b));
     if (clip) WEFT_TRY(share_norms(b, total));
     if (recovery) WEFT_TRY(commit(b));

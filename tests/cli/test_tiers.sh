@@ -172,6 +172,38 @@ for tier in host disk; do
     cmp run-device/step-*2/model.safetensors run-$tier/step-*2/model.safetensors || fail "saved blocks in tier $tier change the result"
 done
 
+# Gradients: with two microbatches each is written twice and read once by a pass, once by the norm and once by the update.
+# Those that are small, or that lie elsewhere, stay. The peak falls, and the result stays, also on two devices.
+deep="$deep model.hidden=128 model.heads=2 train.accumulate=2 train.batch=4 train.clip=1"
+for devices in '' '--devices 2 parallel.optimizer.level=2'; do
+    # shellcheck disable=SC2086
+    expect 0 predicted_peak_bytes model $deep $devices --json
+    peak=$(value predicted_peak_bytes <out)
+    # shellcheck disable=SC2086
+    expect 0 'done' train $deep $devices checkpoint.dir=plain-gradients
+    for tier in host disk; do
+        job="$deep $devices memory.disk.path=$work"
+        [ $tier = disk ] || job="$deep $devices"
+        rule="memory.offload=[{match: 'h.*.mlp.c_fc.weight', what: gradients, to: $tier}]"
+        # shellcheck disable=SC2086
+        expect 0 "\"${tier}_moved_bytes\"" model $job "$rule" --json
+        kept=$(value ${tier}_bytes <out) moved=$(value ${tier}_moved_bytes <out)
+        # 4 x 128 x 512 floats, or half of them on each of two devices
+        all=1048576
+        [ -z "$devices" ] || all=524288
+        { [ "$kept" = $all ] && [ "$moved" = $((5 * all)) ] && [ "$(value predicted_peak_bytes <out)" -lt "$peak" ]; } ||
+            fail "$tier keeps $kept and copies $moved of gradients; the peak was $peak" out
+        # shellcheck disable=SC2086
+        expect 0 'done' train $job "$rule" checkpoint.dir=gradients-$tier
+        cmp plain-gradients/step-*2/model.safetensors gradients-$tier/step-*2/model.safetensors ||
+            fail "gradients in tier $tier change the result"
+        rm -rf gradients-$tier
+    done
+    rm -rf plain-gradients
+done
+expect 1 'memory.offload|gradients|parallel.mesh' plan job.yaml parallel.mode=auto --devices 2 \
+    'memory.offload=[{match: "*", what: gradients, to: host}]'
+
 # Limits in per cent: of what a device has without a limit, and of the free space.
 for limit in 0.00000001% 100%; do
     code=0

@@ -358,6 +358,7 @@ contains
         call expect(weft_plan_axis(a, 'dp', 2) >= 0 .and. weft_plan_axis(a, 'tp', 2) >= 0, 'axes')
         call expect(weft_plan_recompute(a, WEFT_RECOMPUTE_FULL) >= 0, 'recompute')
         call expect(weft_plan_offload(a, 'h.*', WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST) >= 0, 'offload')
+        call expect(weft_plan_offload(a, 'h.*', WEFT_OFFLOAD_GRADIENTS, WEFT_TIER_HOST) >= 0, 'offload')
         call expect(weft_plan_fusion(a, 'allreduce', WEFT_FUSION_SIZE, 1000_int64) >= 0, 'fusion')
         call expect(weft_plan_overlap(a, .true.) >= 0 .and. weft_plan_check(a) >= 0, 'check')
         call expect(weft_plan_print(a, text) >= 0, 'print')

@@ -95,6 +95,8 @@ static void add_rules(const trial *t, const weft_graph *g, weft_plan *plan) {
                                     (weft_tier)roll(&d, WEFT_TIERS)));
         ASSERT_OK(weft_plan_offload(plan, v->name, WEFT_OFFLOAD_PARAMETERS,
                                     (weft_tier)roll(&d, WEFT_TIERS)));
+        ASSERT_OK(weft_plan_offload(plan, v->name, WEFT_OFFLOAD_GRADIENTS,
+                                    (weft_tier)roll(&d, WEFT_TIERS)));
     }
     for (int64_t k = 0; k < g->root->node_count; k++)
         if (g->root->nodes[k].op == &wefti_op_call)
@@ -423,6 +425,7 @@ static void keys_encrypt_the_file(void **state) {
     const wefti_key key = {.bytes = {1}, .number = 1};
     /* one file */
     ASSERT_OK(weft_plan_offload(x.trial.plan, "*", WEFT_OFFLOAD_SAVED, WEFT_TIER_DEVICE));
+    ASSERT_OK(weft_plan_offload(x.trial.plan, "*", WEFT_OFFLOAD_GRADIENTS, WEFT_TIER_DEVICE));
     assert_true(shows_parameters(&x, &status));
     assert_int_equal(status, WEFT_OK); /* a wrong bit is a wrong number */
     if (!wefti_gcm_is_built()) SKIP("no OpenSSL");

@@ -14,7 +14,7 @@ mkdir "$TMPDIR"
 key=
 "$weft" info --quick | grep -q '^ *OpenSSL *built in' && key=$work/run.key && "$weft" checkpoint make-key "$key" >/dev/null
 splits='parallel.strategies=[{match: h.*.mlp.c_fc, split: n0=tp}, {match: h.*.mlp.c_proj, split: k=tp}]'
-tiers="memory.offload=[{match: '*', what: optimizer, to: disk}, {match: '*', what: parameters, to: host}, {match: '*', what: saved, to: disk}]"
+tiers="memory.offload=[{match: '*', what: optimizer, to: disk}, {match: '*', what: parameters, to: host}, {match: '*', what: saved, to: disk}, {match: '*', what: gradients, to: disk}]"
 # train PLAN FOLDER options of weft launch...: each plan has two or three replicas.
 train() {
     plan=$1 folder=$2 ranks=4

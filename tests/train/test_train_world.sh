@@ -45,7 +45,7 @@ compare tensor 4 "$@" 'parallel.mesh={dp: 2, tp: 2}' "$splits"
 compare stages 4 "$@" parallel.pipeline.stages=2 parallel.pipeline.microbatches=2 'parallel.mesh={dp: 2}'
 compare half 2 "$@" parallel.devices=2 train.precision=bf16
 compare accumulated 2 "$@" parallel.devices=2 train.accumulate=2
-all_in() { echo "memory.offload=[{match: '*', what: optimizer, to: $1}, {match: '*', what: parameters, to: $1}, {match: '*', what: saved, to: $1}]"; }
+all_in() { echo "memory.offload=[{match: '*', what: optimizer, to: $1}, {match: '*', what: parameters, to: $1}, {match: '*', what: saved, to: $1}, {match: '*', what: gradients, to: $1}]"; }
 compare tiers 4 "$@" parallel.devices=4 parallel.optimizer.level=3 "$(all_in disk)" memory.disk.path="$work"
 [ "$(grep step- sharded.files)" = "$(grep step- tiers.files)" ] || fail 'tensors on the disk are not as in memory:' tiers.files
 compare saved 4 "$@" parallel.pipeline.stages=2 parallel.pipeline.microbatches=2 'parallel.mesh={dp: 2}' model.context=64 \

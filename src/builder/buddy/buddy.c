@@ -105,6 +105,19 @@ static int32_t buffer_of(const wefti_emitter *b, const wefti_buddy_item *item) {
     return item->trained ? b->reduced[item->value] : b->param_buffer[item->value];
 }
 
+/* Complete gradients in a tier below device memory: fetches those of a message, or has done with
+ * them. */
+static weft_status move_gradients(wefti_emitter *b, const wefti_buddy_items *list, int32_t message,
+                                  bool bring) {
+    for (int32_t i = list->first[message]; i >= 0; i = list->items[i].next) {
+        const int32_t v = list->items[i].value;
+        if (!list->items[i].trained) continue;
+        WEFT_TRY(bring ? wefti_gradient_bring(b, WEFTI_SECTION_NORM, v, WEFTI_GRADIENT_SUM, false)
+                       : wefti_gradient_leave(b, WEFTI_SECTION_NORM, v, WEFTI_GRADIENT_SUM));
+    }
+    return WEFT_OK;
+}
+
 /* The buffer of a message of this device: of its only item, or a buffer to which items are
  * copied. */
 static weft_status pack(wefti_emitter *b, const wefti_buddy_items *list, int32_t message,
@@ -141,6 +154,7 @@ static weft_status post(wefti_emitter *b, const wefti_buddy_items *list, int32_t
     int32_t transfer;
     if (message >= list->messages) return WEFT_OK;
     WEFT_TRY(add_transfer(b, list, message, sends ? b->p->rank : x->ward, &transfer));
+    if (sends) WEFT_TRY(move_gradients(b, list, message, true));
     if (sends) WEFT_TRY(pack(b, list, message, &f.source.buffer));
     if (takes) {
         const weft_desc *whole = &b->root->values[list->items[list->first[message]].value].desc;
@@ -150,7 +164,8 @@ static weft_status post(wefti_emitter *b, const wefti_buddy_items *list, int32_t
             WEFT_TRY(wefti_buffer_add(b, bytes, "gradients of the ward", &f.destination.buffer));
         x->received[message] = f.destination.buffer;
     }
-    return wefti_flight_post(b, WEFTI_SECTION_NORM, f, transfer);
+    WEFT_TRY(wefti_flight_post(b, WEFTI_SECTION_NORM, f, transfer));
+    return sends ? move_gradients(b, list, message, false) : WEFT_OK;
 }
 
 /* Each device posts message i in both directions before it waits for an earlier one, so no two wait

@@ -538,16 +538,19 @@ static weft_status explain_gap(wefti_joint_branch *s) {
     return WEFT_OK;
 }
 
-/* The bounds count parameters as device memory. */
+/* The bounds count parameters and gradients as device memory. */
 static weft_status check_offload(const weft_plan *settings) {
     for (int64_t i = 0; i < settings->offload.count; i++) {
         const wefti_offload_rule *rule = &settings->offload.rules[i];
-        WEFT_REQUIRE(rule->what != WEFT_OFFLOAD_PARAMETERS || rule->to == WEFT_TIER_DEVICE ||
+        const bool gradients = rule->what == WEFT_OFFLOAD_GRADIENTS;
+        const char *what = gradients ? "gradients" : "parameters";
+        WEFT_REQUIRE((rule->what != WEFT_OFFLOAD_PARAMETERS && !gradients) ||
+                         rule->to == WEFT_TIER_DEVICE ||
                          !wefti_plan_may_offload(settings, rule->what, rule->to),
                      WEFT_E_NO_IMPL,
-                     "memory.offload: a search cannot move parameters, but the entry for '%s' has "
-                     "what: parameters; leave it out, or set parallel.mesh",
-                     rule->match);
+                     "memory.offload: a search cannot move %s, but the entry for '%s' has what: "
+                     "%s; leave it out, or set parallel.mesh",
+                     what, rule->match, what);
     }
     return WEFT_OK;
 }
