@@ -38,6 +38,12 @@ weft_status weft_fortran_plan_offload(weft_plan *plan, const CFI_cdesc_t *match,
     WEFT_FORTRAN_TEXT(pattern, match);
     return weft_plan_offload(plan, pattern, (weft_offload)what, (weft_tier)to);
 }
+weft_status weft_fortran_op_place(weft_plan *plan, const CFI_cdesc_t *match,
+                                  const CFI_cdesc_t *where) {
+    WEFT_FORTRAN_TEXT(pattern, match);
+    WEFT_FORTRAN_TEXT(text, where);
+    return weft_op_place(plan, pattern, text);
+}
 weft_status weft_fortran_plan_stage_mesh(weft_plan *plan, int stage, const CFI_cdesc_t *sizes) {
     int count = weft_fortran_count(sizes), list[count + 1];
     for (int i = 0; i < count; i++) list[i] = weft_fortran_int(sizes, i);

@@ -504,6 +504,9 @@ static void say(state *s, weft_plan *p) {
         status = weft_plan_offload(p, matches[below(s, 7)], (weft_offload)below(s, 2),
                                    (weft_tier)below(s, 4));
         break;
+    case 13:
+        status = weft_op_place(p, matches[below(s, 7)], once_in(s, 3) ? "rank" : "host");
+        break;
     default:
         status = weft_plan_gradients_sum(p, once_in(s, 2));
         break;

@@ -243,6 +243,7 @@ typedef struct weft_job_parallel {
     } fusion;
     weft_job_dataset dataset;
     bool overlap;
+    weft_job_pairs place; /* match -> "host" or "device", as in weft_op_place */
 } weft_job_parallel;
 
 typedef struct weft_job {

@@ -122,6 +122,13 @@ WEFT_API weft_status weft_plan_recompute(weft_plan *plan, weft_recompute mode, c
  * `what`. */
 WEFT_API weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload what,
                                        weft_tier to) WEFT_CHECKED;
+/** Place work: `where` is "host" or "device" (undo an earlier rule). "host": the host of a device
+ * updates the parameters whose names, followed by ":update", match the glob ("h.*:update"). Their
+ * optimizer states lie in host memory. Gradients and values go there, and the new values come back.
+ * Other ops do not run on the host: a session refuses a pattern that matches one. The last rule
+ * that matches counts. A rule replaces an earlier one of the same `match`. */
+WEFT_API weft_status weft_op_place(weft_plan *plan, const char *match,
+                                   const char *where) WEFT_CHECKED;
 /** Sum the losses of devices and microbatches instead of averaging them. Devices that all have the
  * whole batch (WEFT_DATASET_FULL_BATCH) have one loss, which counts once. */
 WEFT_API weft_status weft_plan_gradients_sum(weft_plan *plan, bool sum) WEFT_CHECKED;

@@ -29,6 +29,10 @@ const wefti_device_kind *wefti_kind_of(int32_t rank) {
     return &host;
 }
 
+const wefti_device_kind *wefti_kind_host(void) {
+    return &host;
+}
+
 static const char *only_backend(void) {
     const char *only = getenv("WEFT_BACKEND");
     return only && *only ? only : NULL;

@@ -21,6 +21,8 @@ typedef struct wefti_device_kind {
 /* The kind of a rank's device, from WEFT_DEVICE (wefti_device_choose). If WEFT_DEVICE has a name of
  * no device, the kind is `host`, and wefti_kind_check fails. */
 const wefti_device_kind *wefti_kind_of(int32_t rank);
+/* The kind of the host itself: its kernels work on host memory, beside a device of any kind. */
+const wefti_device_kind *wefti_kind_host(void);
 /* WEFT_E_ARG if WEFT_DEVICE, WEFT_BACKEND or WEFT_ISA in the environment has a value that names
  * nothing, or nothing that the kind has. */
 weft_status wefti_kind_check(const wefti_device_kind *kind) WEFT_CHECKED;

@@ -64,6 +64,7 @@ weft_status wefti_build_begin(wefti_emitter *b, wefti_section s, wefti_step_kind
     d->step.tensor = -1;
     d->step.micro = b->now_micro;
     d->frame = -1;
+    d->step.space = WEFTI_SPACE_DEVICE;
     d->at = b->now;
     d->arg_count = args;
     WEFT_TRY(wefti_new_array(b->scratch, args, sizeof *d->args, &d->args));
@@ -85,9 +86,11 @@ weft_status wefti_build_end(wefti_emitter *b, wefti_draft_step *d, int32_t routi
     d->step.routine = r;
     d->step.to = r->code_count;
     d->step.parts = 1;
-    if (r->frame_bytes > 0)
+    if (r->frame_bytes > 0) {
         WEFT_TRY(wefti_buffer_add(
             b, r->frame_bytes, wefti_build_name(b, "working memory of ", d->step.name), &d->frame));
+        b->buffers[d->frame].space = d->step.space;
+    }
     d->step.stream = wefti_stream_of(d->step.name);
     b->now++;
     return WEFT_OK;
@@ -264,14 +267,15 @@ static weft_status find_usage(wefti_emitter *b) {
 
 static weft_status check_space(const wefti_emitter *b, const wefti_draft_step *d, int32_t buffer) {
     WEFT_REQUIRE(
-        buffer < 0 || b->buffers[buffer].space == WEFTI_SPACE_DEVICE, WEFT_E_BUG,
-        "step '%s' works on '%s' in space %s, which only copies reach; copy it to device memory "
-        "before",
-        d->step.name, b->buffers[buffer].name, wefti_space_text(b->buffers[buffer].space));
+        buffer < 0 || b->buffers[buffer].space == d->step.space, WEFT_E_BUG,
+        "step '%s' works on '%s' in space %s, but it runs in space %s; copy it there before",
+        d->step.name, b->buffers[buffer].name, wefti_space_text(b->buffers[buffer].space),
+        wefti_space_text(d->step.space));
     return WEFT_OK;
 }
 
-/* All that a step works on lies in device memory, unless it copies between spaces. */
+/* All that a step works on lies in one space, unless it copies between spaces: device memory, or
+ * host memory for a call of the host. */
 static weft_status check_spaces(const wefti_emitter *b, const wefti_draft_step *d) {
     if (d->step.kind == WEFTI_STEP_COPY || wefti_step_copy(b->p, &d->step)) return WEFT_OK;
     for (int32_t a = 0; a < d->arg_count; a++) WEFT_TRY(check_space(b, d, d->args[a].buffer));

@@ -329,6 +329,7 @@ static void read_locations(wefti_emitter *b) {
         p->tensors[t].home = wefti_buffer_location(b, b->tensor_buffer[t]);
     wefti_buddy_place(b);
     p->scalars = wefti_buffer_location(b, b->scalars);
+    p->host_scalars = wefti_buffer_location(b, b->host_scalars);
     p->one = wefti_buffer_location(b, b->one);
     p->norms = wefti_buffer_location(b, b->norms);
     p->loss = WEFTI_NOWHERE;
@@ -469,6 +470,7 @@ static weft_status emit_program(wefti_decisions *dec, wefti_program **out) {
                        .part = dec->part,
                        .next_call = -1,
                        .scalars = -1,
+                       .host_scalars = -1,
                        .one = -1,
                        .norms = -1};
     p->kind = dec->spec->kind;
@@ -495,6 +497,7 @@ weft_status wefti_program_build(const wefti_program_spec *spec, wefti_program **
     WEFT_REQUIRE(spec->microbatches >= 1, WEFT_E_ARG, "a step has at least 1 microbatch, not %d",
                  spec->microbatches);
     WEFT_TRY(wefti_kind_check(spec->kind));
+    if (spec->optimizer) WEFT_TRY(wefti_plan_check_places(spec->plan, spec->graph));
     WEFT_TRY(build(spec, out));
     if (*out) return WEFT_OK;
     wefti_program_spec whole = *spec;

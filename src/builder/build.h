@@ -84,6 +84,7 @@ typedef struct wefti_routine_key {
     const uint8_t *accumulate; /* wefti_accumulate of each of `results`; NULL: all are written */
     const int64_t *saved; /* per input of the body, backward: its offset in the saved block, -1 */
     int64_t saved_bytes, results;
+    bool on_host; /* kernels of the host, in place of the device's */
     int32_t routine;
 } wefti_routine_key;
 
@@ -198,11 +199,11 @@ typedef struct wefti_emitter {
     int64_t routine_cap, tensor_cap, body_cap, move_cap;
     int32_t *transfer_move; /* per transfer of the partition: its move, -1 */
     int64_t transfer_moves, transfer_move_cap;
-    int32_t scalars, one, norms; /* buffers, -1: none */
-    int32_t *state_kept;         /* per root value: with recovery, the buffer of a state's value
-                                    between steps, while passes use param_buffer; -1: the same */
-    struct wefti_buddy *buddy;   /* buddy/buddy.c; NULL: none */
-    int32_t *tensor_buffer;      /* per tensor of the program */
+    int32_t scalars, host_scalars, one, norms; /* buffers, -1: none */
+    int32_t *state_kept;       /* per root value: with recovery, the buffer of a state's value
+                                  between steps, while passes use param_buffer; -1: the same */
+    struct wefti_buddy *buddy; /* buddy/buddy.c; NULL: none */
+    int32_t *tensor_buffer;    /* per tensor of the program */
     int64_t tensor_buffer_cap;
     wefti_routine_key *keys; /* of the routines that calls share */
     int64_t key_count, key_cap;
@@ -341,11 +342,12 @@ weft_status wefti_build_update_section(wefti_emitter *b) WEFT_CHECKED;
 /* The optimizer's rule and the routine for this device's piece of a parameter, or for the piece
  * `here` of another device. state_layouts [rule->states]. */
 weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_desc *here,
-                                 wefti_update_rule *out_rule, wefti_layout *out_state_layouts,
-                                 int32_t *out) WEFT_CHECKED;
+                                 bool on_host, wefti_update_rule *out_rule,
+                                 wefti_layout *out_state_layouts, int32_t *out) WEFT_CHECKED;
 /* Where the operands of an update lie. */
 typedef struct wefti_update_operands {
     wefti_buffer_ref param, gradient, state[4];
+    bool on_host; /* the host updates: all lie in its memory */
 } wefti_update_operands;
 /* Adds the step. tensor: of the parameter; -1: a copy. */
 weft_status wefti_update_call(wefti_emitter *b, wefti_section s, int32_t value, const char *name,
@@ -402,6 +404,8 @@ typedef struct wefti_update_draft {
      */
     wefti_update_part part[WEFTI_UPDATE_PARTS];
     int32_t next;          /* the slice to fetch next */
+    bool on_host;          /* states stay there; fetches do not move them */
+    int64_t piece_bytes;   /* of the parameter */
     int32_t slices;        /* 1: whole */
     int32_t routine, last; /* of every slice but the last; of the last one */
 } wefti_update_draft;
@@ -414,7 +418,16 @@ weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, int32_t value, i
 /* Begins to store what was fetched. */
 weft_status wefti_slice_store(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
                               const wefti_update_operands *at) WEFT_CHECKED;
-/* Ends all stores. */
+/* Updates on the host. send: begins to copy a slice's gradient to host memory, and its value unless
+ * it lies there; *out: where the operands will be. arrive: ends these copies. return: begins to
+ * copy the new value to device memory. */
+weft_status wefti_slice_send(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
+                             const wefti_update_operands *from, int32_t *out_number,
+                             wefti_update_operands *out) WEFT_CHECKED;
+weft_status wefti_slice_arrive(wefti_emitter *b, wefti_section s, int32_t number) WEFT_CHECKED;
+weft_status wefti_slice_return(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
+                               const wefti_update_operands *at, wefti_buffer_ref to) WEFT_CHECKED;
+/* Ends all stores, and all copies of updated values. */
 weft_status wefti_tier_finish(wefti_emitter *b, wefti_section s) WEFT_CHECKED;
 weft_status wefti_slices_prepare(wefti_emitter *b) WEFT_CHECKED; /* makes `update` and `ahead` */
 

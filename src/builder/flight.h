@@ -30,9 +30,9 @@ typedef enum wefti_flight_use {
                                channels for. owner: wefti_flight_edge */
     WEFTI_FLIGHT_BUDDY,     /* a message between buddies: before a number of later ones. owner: the
                                message */
-    WEFTI_FLIGHT_FETCH,     /* from a tier below device memory: before the update. owner: the
-                               number of the slice */
-    WEFTI_FLIGHT_STORE,     /* back to it: before another one, or at the section's end. owner: -1;
+    WEFTI_FLIGHT_FETCH,     /* what an update needs, to the memory in which it runs: before the
+                               update. owner: the number of the slice */
+    WEFTI_FLIGHT_STORE,     /* back again: before another one, or at the section's end. owner: -1;
                                a saved block or a gradient, behind the next pass. owner: its
                                buffer there */
     WEFTI_FLIGHT_NOW,       /* at once. owner: -1 */

@@ -8,8 +8,8 @@
 
 static bool same_key(const wefti_routine_key *x, const wefti_routine_key *y) {
     if (x->body != y->body || x->kind != y->kind || x->results != y->results ||
-        x->saved_bytes != y->saved_bytes || !x->accumulate != !y->accumulate ||
-        !x->saved != !y->saved)
+        x->saved_bytes != y->saved_bytes || x->on_host != y->on_host ||
+        !x->accumulate != !y->accumulate || !x->saved != !y->saved)
         return false;
     return (!x->accumulate || !memcmp(x->accumulate, y->accumulate, (size_t)x->results)) &&
            (!x->saved || !memcmp(x->saved, y->saved, (size_t)x->body->in_count * sizeof *x->saved));
@@ -43,7 +43,7 @@ weft_status wefti_build_compile(wefti_emitter *b, const wefti_routine_key *key,
     int64_t count = p->routine_count;
     if (b->part) wefti_partition_use(b->part, key->body);
     spec->prepare = b->spec->prepare;
-    spec->backends = wefti_kind_backends(b->spec->kind);
+    spec->backends = wefti_kind_backends(key->on_host ? wefti_kind_host() : b->spec->kind);
     WEFT_TRY(WEFT_GROW(p->routines, count, b->routine_cap));
     WEFT_TRY(wefti_routine_compile(spec, &p->routines[count]));
     p->routines[count]->unfused = key->body;

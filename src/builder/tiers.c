@@ -35,8 +35,8 @@ weft_status wefti_tier_fetch(wefti_emitter *b, wefti_section s, int32_t value, i
     return WEFT_OK;
 }
 
-static weft_status arrive(wefti_emitter *b, wefti_section s, int32_t owner) {
-    for (int32_t i; (i = wefti_flight_find(b, WEFTI_FLIGHT_FETCH, owner)) >= 0;)
+weft_status wefti_slice_arrive(wefti_emitter *b, wefti_section s, int32_t number) {
+    for (int32_t i; (i = wefti_flight_find(b, WEFTI_FLIGHT_FETCH, number)) >= 0;)
         WEFT_TRY(wefti_flight_wait(b, s, i));
     return WEFT_OK;
 }
@@ -251,7 +251,7 @@ enum { UPDATE_SLICE = 32 << 20 };
 
 /* Whether an update fetches part i, and stores it. */
 static bool is_fetched(const wefti_emitter *b, const wefti_update_draft *u, int i) {
-    return u->part[i].home >= 0 && wefti_tier_below(b, u->part[i].home);
+    return !u->on_host && u->part[i].home >= 0 && wefti_tier_below(b, u->part[i].home);
 }
 
 /* Whether it stores any. All states have one tier. */
@@ -263,8 +263,16 @@ static bool fetches(const wefti_emitter *b, const wefti_update_draft *u) {
     return stores(b, u) || is_fetched(b, u, u->states + 1);
 }
 
-/* The bytes of a row of all parts of an update's piece that are fetched; 0: the update is not
- * divided. Ops that need facts about the whole tensor are not (those with a lowering). */
+/* Whether an update on the host sends the value there, and the gradient. */
+static bool sends_value(const wefti_emitter *b, const wefti_update_draft *u) {
+    return !wefti_tier_below(b, u->part[u->states].home);
+}
+static bool sends_gradient(const wefti_update_draft *u) {
+    return u->part[u->states + 1].home < 0;
+}
+
+/* The bytes of a row of all parts of an update's piece that are fetched or sent; 0: the update is
+ * not divided. Ops that need facts about the whole tensor are not (those with a lowering). */
 static int64_t row_bytes(const wefti_emitter *b, const wefti_update_draft *u,
                          const wefti_update_rule *rule, const weft_desc *whole,
                          const weft_desc *here) {
@@ -276,8 +284,10 @@ static int64_t row_bytes(const wefti_emitter *b, const wefti_update_draft *u,
         if (is_fetched(b, u, i))
             bytes += elems * (int64_t)weft_dtype_bytes(rule->state_descs[i].dtype);
     }
+    const int64_t row = elems * (int64_t)weft_dtype_bytes(whole->dtype);
+    if (u->on_host) return row * (sends_value(b, u) + sends_gradient(u));
     for (int i = rule->states; i < rule->states + 2; i++)
-        if (is_fetched(b, u, i)) bytes += elems * (int64_t)weft_dtype_bytes(whole->dtype);
+        if (is_fetched(b, u, i)) bytes += row;
     return bytes;
 }
 
@@ -310,9 +320,18 @@ static weft_status divide_update(wefti_emitter *b, int32_t value, wefti_update_r
         state.dtype = rule->state_descs[i].dtype;
         u->part[i].bytes = weft_desc_bytes(&state);
     }
-    WEFT_TRY(wefti_update_routine(b, value, &here, rule, unused, &u->routine));
+    WEFT_TRY(wefti_update_routine(b, value, &here, u->on_host, rule, unused, &u->routine));
     here.shape[0] = rows - (u->slices - 1) * each;
-    return wefti_update_routine(b, value, &here, rule, unused, &u->last);
+    return wefti_update_routine(b, value, &here, u->on_host, rule, unused, &u->last);
+}
+
+/* The scalars of the step for updates on the host. */
+static weft_status host_scalars(wefti_emitter *b) {
+    if (b->host_scalars >= 0) return WEFT_OK;
+    WEFT_TRY(wefti_buffer_persistent(b, sizeof(wefti_step_block), "scalars of the host",
+                                     &b->host_scalars));
+    b->buffers[b->host_scalars].space = WEFTI_SPACE_HOST;
+    return WEFT_OK;
 }
 
 weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) {
@@ -322,9 +341,15 @@ weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) {
     const wefti_space space = wefti_tier_space(b, WEFT_OFFLOAD_OPTIMIZER, name);
     wefti_update_rule rule;
     wefti_layout layouts[4];
+    const bool on_host = wefti_plan_updates_on_host(b->spec->plan, name);
+    const weft_desc here =
+        wefti_sharding_desc(b->dec, &b->root->values[value].desc, &b->dec->sharding[value].state);
     if (u->known) return WEFT_OK;
-    WEFT_TRY(wefti_update_routine(b, value, NULL, &rule, layouts, &u->routine));
+    if (on_host) WEFT_TRY(host_scalars(b));
+    WEFT_TRY(wefti_update_routine(b, value, NULL, on_host, &rule, layouts, &u->routine));
     *u = (wefti_update_draft){.known = true,
+                              .on_host = on_host,
+                              .piece_bytes = weft_desc_bytes(&here),
                               .states = rule.states,
                               .slices = 1,
                               .routine = u->routine,
@@ -344,7 +369,7 @@ weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) {
     }
     u->part[rule.states].home = b->param_buffer[value];
     u->part[rule.states + 1].home = gradient_home(b, value);
-    return fetches(b, u) ? divide_update(b, value, &rule, u) : WEFT_OK;
+    return on_host || fetches(b, u) ? divide_update(b, value, &rule, u) : WEFT_OK;
 }
 
 /* Where part i of a slice lies in its home, and its bytes. */
@@ -424,9 +449,10 @@ static weft_status next_to_fetch(wefti_emitter *b, int32_t *out) {
         for (; x->item < b->dec->bucket[x->bucket].count; x->item++) {
             const int32_t value = b->dec->bucket[x->bucket].values[x->item];
             const wefti_update_draft *u = &b->update[value];
-            if (wefti_tier_space(b, WEFT_OFFLOAD_OPTIMIZER, b->root->values[value].name) ==
-                    WEFTI_SPACE_DEVICE &&
-                !wefti_tier_below(b, b->param_buffer[value]) && gradient_home(b, value) < 0)
+            const char *name = b->root->values[value].name;
+            if (wefti_plan_updates_on_host(b->spec->plan, name) ||
+                (wefti_tier_space(b, WEFT_OFFLOAD_OPTIMIZER, name) == WEFTI_SPACE_DEVICE &&
+                 !wefti_tier_below(b, b->param_buffer[value]) && gradient_home(b, value) < 0))
                 continue;
             WEFT_TRY(wefti_slices_begin(b, value));
             if (!fetches(b, u) || u->next == u->slices) continue;
@@ -462,7 +488,7 @@ weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, int32_t value, i
     while (i < x->count && (x->slices[i].value != value || x->slices[i].slice != slice)) i++;
     if (i == x->count) WEFT_TRY(fetch_slice(b, s, value));
     const fetched_slice f = x->slices[i];
-    WEFT_TRY(arrive(b, s, f.number));
+    WEFT_TRY(wefti_slice_arrive(b, s, f.number));
     for (int part = 0; part < u->states + 2; part++)
         if (is_fetched(b, u, part))
             *(part < u->states    ? &at->state[part]
@@ -501,4 +527,61 @@ weft_status wefti_slice_store(wefti_emitter *b, wefti_section s, int32_t value, 
         WEFT_TRY(store(b, s, -1, i < u->states ? at->state[i] : at->param, home, bytes, &move));
     }
     return WEFT_OK;
+}
+
+/* ---- updates on the host ---- */
+
+static int64_t sent_bytes(const wefti_update_draft *u, int32_t slice) {
+    const int64_t each = u->part[u->states].bytes;
+    return slice + 1 == u->slices ? u->piece_bytes - slice * each : each;
+}
+
+/* Begins to copy bytes of device memory to a new buffer of host memory. */
+static weft_status send(wefti_emitter *b, wefti_section s, int32_t number, const char *name,
+                        wefti_buffer_ref from, int64_t bytes, wefti_buffer_ref *out) {
+    wefti_flight f = {.use = WEFTI_FLIGHT_FETCH, .owner = number, .name = name, .source = from};
+    int32_t move = -1;
+    *out = (wefti_buffer_ref){-1, 0};
+    WEFT_TRY(wefti_buffer_add(b, bytes, name, &out->buffer));
+    b->buffers[out->buffer].space = WEFTI_SPACE_HOST;
+    f.destination = *out;
+    return bytes ? wefti_flight_copy(b, s, f, bytes, &move) : WEFT_OK;
+}
+
+weft_status wefti_slice_send(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
+                             const wefti_update_operands *from, int32_t *out_number,
+                             wefti_update_operands *out) {
+    const wefti_update_draft *u = &b->update[value];
+    const char *name = b->root->values[value].name;
+    const int64_t bytes = sent_bytes(u, slice);
+    int64_t unused;
+    *out_number = b->ahead->number++;
+    *out = *from;
+    out->on_host = true;
+    for (int part = 0; part < u->states; part++)
+        out->state[part] = slice_of(b, u, part, slice, &unused);
+    if (!sends_gradient(u)) { /* it lies there, or is on its way from a pass */
+        out->gradient = slice_of(b, u, u->states + 1, slice, &unused);
+        WEFT_TRY(wefti_pass_stored(b, s));
+    } else {
+        WEFT_TRY(send(b, s, *out_number, wefti_build_name(b, "gradient of ", name), from->gradient,
+                      bytes, &out->gradient));
+    }
+    if (!sends_value(b, u)) return WEFT_OK;
+    return send(b, s, *out_number, name, from->param, bytes, &out->param);
+}
+
+weft_status wefti_slice_return(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
+                               const wefti_update_operands *at, wefti_buffer_ref to) {
+    const wefti_update_draft *u = &b->update[value];
+    const wefti_flight f = {.use = WEFTI_FLIGHT_STORE,
+                            .owner = -1,
+                            .name = b->root->values[value].name,
+                            .source = at->param,
+                            .destination = to};
+    const int64_t bytes = sent_bytes(u, slice);
+    int32_t move = -1;
+    if (!sends_value(b, u) || !bytes) return WEFT_OK;
+    WEFT_TRY(make_room(b, s, bytes));
+    return wefti_flight_copy(b, s, f, bytes, &move);
 }

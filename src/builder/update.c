@@ -160,11 +160,13 @@ static weft_status paste_piece(wefti_emitter *b, wefti_section s, int32_t value)
  * are built, the transfers stay in flight. */
 static weft_status gather_some(wefti_emitter *b, wefti_section s, const int32_t *which, int n,
                                bool packed) {
-    bool posts = b->reduces && wefti_reduce_overlaps(b);
+    bool posts = b->reduces && wefti_reduce_overlaps(b), on_host = false;
     weft_desc whole[WEFTI_MAX_BUCKET];
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
     int32_t routine = -1;
     if (n == 0) return WEFT_OK;
+    for (int i = 0; i < n; i++) on_host = on_host || b->update[which[i]].on_host;
+    if (on_host) WEFT_TRY(wefti_tier_finish(b, s)); /* their pieces come back */
     for (int i = 0; i < n; i++) {
         whole[i] = b->root->values[which[i]].desc;
         from[i] = b->dec->sharding[which[i]].state;
@@ -239,7 +241,7 @@ static weft_status update_body_of(wefti_emitter *b, const weft_desc *whole, cons
 }
 
 weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_desc *here,
-                                 wefti_update_rule *rule, wefti_layout *state_layouts,
+                                 bool on_host, wefti_update_rule *rule, wefti_layout *state_layouts,
                                  int32_t *out) {
     const char *name = b->root->values[value].name;
     const weft_desc *whole = &b->root->values[value].desc;
@@ -259,7 +261,7 @@ weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_des
     }
     if (here && !wefti_desc_equal(here, &body->values[body->in[0]].desc))
         WEFT_TRY(update_body_of(b, whole, here, rule, &body));
-    const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_UPDATE};
+    const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_UPDATE, .on_host = on_host};
     WEFT_TRY(wefti_build_find(b, &key, out));
     if (*out >= 0) return WEFT_OK;
     wefti_routine_spec spec = {.body = (weft_body *)(uintptr_t)body};
@@ -273,12 +275,13 @@ weft_status wefti_update_call(wefti_emitter *b, wefti_section s, int32_t value, 
     wefti_draft_step *d;
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_UPDATE, name, r->args, &d));
     d->step.tensor = tensor;
+    if (at->on_host) d->step.space = WEFTI_SPACE_HOST;
     wefti_build_arg(b, d, 0, at->param.buffer, at->param.delta);
     for (int i = 0; i < states; i++)
         wefti_build_arg(b, d, 1 + i, at->state[i].buffer, at->state[i].delta);
     wefti_build_arg(b, d, 1 + states, at->gradient.buffer, at->gradient.delta);
     const bool f64 = scalars_dtype(&b->root->values[value].desc) == WEFT_F64;
-    wefti_build_arg(b, d, 2 + states, b->scalars,
+    wefti_build_arg(b, d, 2 + states, at->on_host ? b->host_scalars : b->scalars,
                     f64 ? (int64_t)offsetof(wefti_step_block, f64) : 0);
     /* Results replace their operands: the op writes in place, or the routine copies the result back
      * at its end if the op needed more than this piece. */
@@ -287,28 +290,70 @@ weft_status wefti_update_call(wefti_emitter *b, wefti_section s, int32_t value, 
     return wefti_build_end(b, d, routine);
 }
 
-/* The update of a slice. */
-static weft_status update_slice(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
-                                int32_t gradient) {
+/* Where a slice's value and gradient are. */
+static wefti_update_operands operands_of(const wefti_emitter *b, int32_t value, int32_t slice) {
     const wefti_update_draft *u = &b->update[value];
-    const int32_t tensor = b->param_index[value];
     const int64_t begin = slice * u->part[u->states].bytes;
-    const bool last = slice + 1 == u->slices;
-    wefti_update_operands at = {.gradient = {gradient, begin}};
+    wefti_update_operands at = {.gradient = {b->reduced[value], begin}};
     at.param.buffer = piece_buffer(b, value, &at.param.delta);
     at.param.delta += begin;
+    return at;
+}
+
+static weft_status call_slice(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
+                              const wefti_update_operands *at) {
+    const wefti_update_draft *u = &b->update[value];
+    const int32_t tensor = b->param_index[value];
+    return wefti_update_call(b, s, value, b->p->tensors[tensor].name, tensor,
+                             slice + 1 == u->slices ? u->last : u->routine, u->states, at);
+}
+
+/* The update of a slice on the device. */
+static weft_status update_slice(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice) {
+    wefti_update_operands at = operands_of(b, value, slice);
     WEFT_TRY(wefti_slice_take(b, s, value, slice, &at));
-    WEFT_TRY(wefti_update_call(b, s, value, b->p->tensors[tensor].name, tensor,
-                               last ? u->last : u->routine, u->states, &at));
+    WEFT_TRY(call_slice(b, s, value, slice, &at));
     return wefti_slice_store(b, s, value, slice, &at);
 }
 
+/* A slice on its way to the host that updates it. value -1: none. */
+typedef struct sent_slice {
+    int32_t value, slice, number;
+    wefti_update_operands from, at; /* on the device, on the host */
+} sent_slice;
+
+/* The update of a slice that has been sent to the host. */
+static weft_status update_sent(wefti_emitter *b, wefti_section s, sent_slice *x) {
+    const int32_t value = x->value;
+    x->value = -1;
+    if (value < 0) return WEFT_OK;
+    WEFT_TRY(wefti_slice_arrive(b, s, x->number));
+    WEFT_TRY(call_slice(b, s, value, x->slice, &x->at));
+    WEFT_TRY(wefti_slice_return(b, s, value, x->slice, &x->at, x->from.param));
+    if (!b->spec->optimizer->recovery || x->slice + 1 < b->update[value].slices) return WEFT_OK;
+    if (b->param_piece[value] >= 0) WEFT_TRY(wefti_tier_finish(b, s));
+    return paste_piece(b, s, value);
+}
+
+/* Sends the slices of a parameter to the host, each one before the one before is updated there. */
+static weft_status send_param(wefti_emitter *b, wefti_section s, int32_t value, sent_slice *last) {
+    for (int32_t slice = 0; slice < b->update[value].slices; slice++) {
+        sent_slice x = {.value = value, .slice = slice, .from = operands_of(b, value, slice)};
+        WEFT_TRY(wefti_slice_send(b, s, value, slice, &x.from, &x.number, &x.at));
+        WEFT_TRY(update_sent(b, s, last));
+        *last = x;
+    }
+    return WEFT_OK;
+}
+
+/* *last: the slice that has been sent before, if any. */
 static weft_status update_param(wefti_emitter *b, wefti_section s, int32_t value,
-                                int32_t gradient) {
+                                sent_slice *last) {
     WEFT_TRY(wefti_slices_begin(b, value));
     WEFT_TRY(cut_piece(b, s, value));
+    if (b->update[value].on_host) return send_param(b, s, value, last);
     for (int32_t slice = 0; slice < b->update[value].slices; slice++)
-        WEFT_TRY(update_slice(b, s, value, slice, gradient));
+        WEFT_TRY(update_slice(b, s, value, slice));
     return b->spec->optimizer->recovery ? paste_piece(b, s, value) : WEFT_OK;
 }
 
@@ -349,9 +394,9 @@ static weft_status gather_all(wefti_emitter *b, wefti_section s, const wefti_buc
 
 static weft_status update_pieces(wefti_emitter *b, wefti_section s, int32_t k) {
     const wefti_bucket *x = &b->dec->bucket[k];
-    for (int32_t i = 0; i < x->count; i++)
-        WEFT_TRY(update_param(b, s, x->values[i], b->reduced[x->values[i]]));
-    return WEFT_OK;
+    sent_slice last = {.value = -1};
+    for (int32_t i = 0; i < x->count; i++) WEFT_TRY(update_param(b, s, x->values[i], &last));
+    return update_sent(b, s, &last);
 }
 
 static weft_status update_bucket(wefti_emitter *b, wefti_section s, int32_t k) {

@@ -2,9 +2,10 @@
  *
  * A device runs kernels and has memory of its own. The host may not touch device memory: it
  * reads, writes and maps ranges of homes (device/home.h). A device also has memory in host space,
- * which only its copies reach. A stream does its work in the order in which the host submitted it.
- * A function that submits work may return before the work is done. Kernels are not in this table: a
- * backend (backend/backend.h) runs them in the device's streams.
+ * which its copies reach, and kernels of the host that update parameters there. A stream does its
+ * work in the order in which the host submitted it. A function that submits work may return before
+ * the work is done. Kernels are not in this table: a backend (backend/backend.h) runs them in the
+ * device's streams.
  *
  * A direct device, such as `host`, has memory that the host may touch at any time. Its calls return
  * only when their work is done. Mapping costs nothing: the mapping is the memory itself.
@@ -69,10 +70,11 @@ struct wefti_device_table {
     weft_status (*event_record)(wefti_stream *stream, wefti_event *event);
     weft_status (*await)(wefti_stream *stream, wefti_event *event);
     /* From expose to conceal, kernels and communicators that run on the host may touch these ranges
-     * of device memory. Expose first waits for the work of the stream. Calls nest: a byte is
-     * concealed when all ranges that cover it are concealed. NULL: such code may touch the memory
-     * at any time, or never touches it. */
-    weft_status (*expose)(wefti_stream *stream, const wefti_byte_range *ranges, int count);
+     * of the device's memory in one space: device or host. Expose first waits for the work of the
+     * stream. Calls nest: a byte is concealed when all ranges that cover it are concealed. NULL:
+     * such code may touch the memory at any time, or never touches it. */
+    weft_status (*expose)(wefti_stream *stream, wefti_space space, const wefti_byte_range *ranges,
+                          int count);
     void (*conceal)(wefti_stream *stream, const wefti_byte_range *ranges, int count);
     /* The same for memory of other processes' devices, which a communicator maps in this one. NULL:
      * the communicator may touch it at any time. */
@@ -165,15 +167,15 @@ static inline weft_status wefti_stream_add(wefti_stream *s, weft_dtype dtype, vo
 weft_status wefti_device_copy(wefti_device *device, void *to, wefti_space to_space,
                               const void *from, wefti_space from_space, int64_t bytes) WEFT_CHECKED;
 
-/* ---- host code that works on device memory ---- */
+/* ---- host code that works on a device's memory ---- */
 
 /* Whether the device needs calls of `expose` (see above). */
 static inline bool wefti_stream_exposes(const wefti_stream *s) {
     return s->device->table->expose != NULL;
 }
-static inline weft_status wefti_stream_expose(wefti_stream *s, const wefti_byte_range *ranges,
-                                              int count) {
-    return s->device->table->expose(s, ranges, count);
+static inline weft_status wefti_stream_expose(wefti_stream *s, wefti_space space,
+                                              const wefti_byte_range *ranges, int count) {
+    return s->device->table->expose(s, space, ranges, count);
 }
 static inline void wefti_stream_conceal(wefti_stream *s, const wefti_byte_range *ranges,
                                         int count) {

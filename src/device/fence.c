@@ -79,33 +79,35 @@ static weft_status count(area *a, const wefti_byte_range *r, int step) {
     return status < 0 ? status : protect(a, from, end, step > 0);
 }
 
-/* `most`: the last space that may be opened. */
-static weft_status change(const wefti_byte_range *ranges, int n, int step, wefti_space most) {
+/* `first`, `last`: the spaces that the ranges may lie in. */
+static weft_status change(const wefti_byte_range *ranges, int n, int step, wefti_space first,
+                          wefti_space last) {
     weft_status status = WEFT_OK;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < n && status >= 0; i++) {
         if (!ranges[i].memory || !ranges[i].bytes) continue;
         area *a = area_of(ranges[i].memory, ranges[i].bytes);
-        status = a && a->space <= most
-                     ? count(a, &ranges[i], step)
-                     : WEFT_RAISE(WEFT_E_BUG, "%lld bytes at %p are not memory of the device%s",
-                                  (long long)ranges[i].bytes, ranges[i].memory,
-                                  a ? ": only copies reach them" : "");
+        status =
+            a && a->space >= first && a->space <= last
+                ? count(a, &ranges[i], step)
+                : WEFT_RAISE(WEFT_E_BUG, "%lld bytes at %p are not in space %s of the device%s",
+                             (long long)ranges[i].bytes, ranges[i].memory, wefti_space_text(last),
+                             a ? ", but in its other one" : "");
     }
     pthread_mutex_unlock(&lock);
     return status;
 }
 
-weft_status wefti_fence_open(const wefti_byte_range *ranges, int n) {
-    return change(ranges, n, 1, WEFTI_SPACE_DEVICE);
+weft_status wefti_fence_open(wefti_space space, const wefti_byte_range *ranges, int n) {
+    return change(ranges, n, 1, space, space);
 }
 
 weft_status wefti_fence_open_copy(const wefti_byte_range *ranges, int n) {
-    return change(ranges, n, 1, WEFTI_SPACE_HOST);
+    return change(ranges, n, 1, WEFTI_SPACE_DEVICE, WEFTI_SPACE_HOST);
 }
 
 void wefti_fence_close(const wefti_byte_range *ranges, int n) {
-    weft_status status = change(ranges, n, -1, WEFTI_SPACE_HOST);
+    weft_status status = change(ranges, n, -1, WEFTI_SPACE_DEVICE, WEFTI_SPACE_HOST);
     (void)status; /* ranges that were opened are memory of the device */
 }
 

@@ -11,9 +11,10 @@
 weft_status wefti_fence_begin(void *memory, int64_t bytes, wefti_space space) WEFT_CHECKED;
 void wefti_fence_end(void *memory);
 
-/* Opens ranges of fenced device memory, all pages that they touch. WEFT_E_BUG: a range is not
- * fenced, or only copies may reach it. */
-weft_status wefti_fence_open(const wefti_byte_range *ranges, int count) WEFT_CHECKED;
+/* Opens ranges of fenced memory of `space`, all pages that they touch. WEFT_E_BUG: a range is not
+ * fenced, or lies in another space. */
+weft_status wefti_fence_open(wefti_space space, const wefti_byte_range *ranges,
+                             int count) WEFT_CHECKED;
 /* The same for a copy, which reaches fenced memory of all spaces. */
 weft_status wefti_fence_open_copy(const wefti_byte_range *ranges, int count) WEFT_CHECKED;
 /* A range that is not open is a violation. */

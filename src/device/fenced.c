@@ -1,8 +1,9 @@
 /* The device `fenced`, for tests: the device `host` behind a fence (fence.h). Its memory is
  * inaccessible, with two exceptions: its own copies, and kernels and transfers between expose and
  * conceal. Any other access is a segmentation fault, as it would be an error on a device with its
- * own memory. The memory that it allocates in host space is fenced too, and only its copies reach
- * it. Communicators fence the memory of other processes' devices in the same way.
+ * own memory. The memory that it allocates in host space is fenced too. A kernel that takes memory
+ * of one space for the other's fails. Communicators fence the memory of other processes' devices in
+ * the same way.
  *
  * The fence protects whole pages. It misses accesses to other bytes of an exposed page, and
  * accesses by other threads while a page is exposed.
@@ -97,9 +98,10 @@ static weft_status finish(wefti_stream *base) {
     return status;
 }
 
-static weft_status expose(wefti_stream *s, const wefti_byte_range *ranges, int n) {
+static weft_status expose(wefti_stream *s, wefti_space space, const wefti_byte_range *ranges,
+                          int n) {
     WEFT_TRY(finish(s));
-    return wefti_fence_open(ranges, n);
+    return wefti_fence_open(space, ranges, n);
 }
 
 static void conceal(wefti_stream *s, const wefti_byte_range *ranges, int n) {
@@ -140,7 +142,7 @@ static weft_status add(wefti_stream *s, weft_dtype dtype, void *to, const void *
                        int64_t elems) {
     int64_t bytes = elems * (int64_t)weft_dtype_bytes(dtype);
     wefti_byte_range ranges[] = {{to, bytes}, {from, bytes}};
-    WEFT_TRY(expose(s, ranges, 2));
+    WEFT_TRY(expose(s, WEFTI_SPACE_DEVICE, ranges, 2));
     weft_status status = wefti_device_host.add(s, dtype, to, from, elems);
     conceal(s, ranges, 2);
     return status;
@@ -169,6 +171,12 @@ static weft_status await(wefti_stream *s, wefti_event *event) {
     fenced_stream *recorded = atomic_load(&((fenced_event *)event)->stream);
     WEFT_TRY(finish(s));
     return recorded ? finish(&recorded->base) : WEFT_OK;
+}
+
+/* ---- memory of other processes' devices ---- */
+
+static weft_status expose_peer(const wefti_byte_range *ranges, int n) {
+    return wefti_fence_open(WEFTI_SPACE_DEVICE, ranges, n);
 }
 
 /* ---- life ---- */
@@ -216,7 +224,7 @@ const wefti_device_table wefti_device_fenced = {
     .await = await,
     .expose = expose,
     .conceal = conceal,
-    .expose_peer = wefti_fence_open,
+    .expose_peer = expose_peer,
     .conceal_peer = wefti_fence_close,
     .violation = wefti_fence_violation,
 };

@@ -22,7 +22,8 @@ static weft_status post_file(wefti_rank_device *d, const wefti_program_move *mov
                            .posted_ns = d->trace ? wefti_now_ns() : 0};
     WEFT_TRY(wefti_stream_follow(d->copies, d->stream, d->copies_begin));
     WEFT_TRY(wefti_stream_finish(d->copies));
-    if (wefti_stream_exposes(d->copies)) WEFT_TRY(wefti_stream_expose(d->copies, &f->memory, 1));
+    if (wefti_stream_exposes(d->copies))
+        WEFT_TRY(wefti_stream_expose(d->copies, WEFTI_SPACE_DEVICE, &f->memory, 1));
     const weft_status status =
         reads ? wefti_disk_stream_read(f->file, at, move->bytes, memory, &f->ticket)
               : wefti_disk_stream_write(f->file, at, move->bytes, memory, &f->ticket);

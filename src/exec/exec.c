@@ -149,7 +149,9 @@ static weft_status run_call(wefti_rank_device *d, const wefti_program *p, wefti_
     running c = {d, b, step, options, .entry = -1};
     if (wefti_profile_is_of(d->profile, p))
         c.entry = wefti_profile_routine(d->profile, d->section, d->at.step);
-    wefti_routine_call call = {step->routine, step->name, &run, operand_at, .context = &c};
+    wefti_routine_call call = {step->routine, step->name,    &run,
+                               operand_at,    .context = &c, .space = step->space};
+    if (step->space == WEFTI_SPACE_HOST) WEFT_TRY(wefti_stream_finish(d->stream));
     if (c.entry >= 0 || d->trace || options->check_finite) {
         call.begins = instruction_begins;
         call.ended = instruction_ended;

@@ -294,6 +294,8 @@ static weft_status clear(wefti_rank_device *d, wefti_location at, int64_t bytes)
 static weft_status write_constants(wefti_rank_device *d, const wefti_program *p) {
     unsigned char one[sizeof(double)];
     if (wefti_location_exists(p->scalars)) WEFT_TRY(clear(d, p->scalars, sizeof(wefti_step_block)));
+    if (wefti_location_exists(p->host_scalars))
+        WEFT_TRY(clear(d, p->host_scalars, sizeof(wefti_step_block)));
     if (wefti_location_exists(p->one)) {
         wefti_store(p->loss_dtype, one, 0, 1.0);
         const int64_t bytes = (int64_t)weft_dtype_bytes(p->loss_dtype);

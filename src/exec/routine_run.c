@@ -35,7 +35,8 @@ static int ranges_of(const wefti_instruction *x, const operands *o,
     return count;
 }
 
-static weft_status launch(const wefti_run *run, const wefti_instruction *x, operands *o) {
+static weft_status launch(const wefti_routine_call *c, const wefti_instruction *x, operands *o) {
+    const wefti_run *run = c->run;
     /* kernels add offsets to the workspace's address, even if the offset is 0 */
     max_align_t nothing;
     void *workspace = o->workspace ? o->workspace : (void *)&nothing;
@@ -43,7 +44,7 @@ static weft_status launch(const wefti_run *run, const wefti_instruction *x, oper
         return x->kernel->run(x->kernel, run, o->in, o->out, workspace);
     wefti_byte_range ranges[WEFTI_MAX_IN + WEFTI_MAX_OUT + 1];
     int count = ranges_of(x, o, ranges);
-    WEFT_TRY(wefti_stream_expose(run->stream, ranges, count));
+    WEFT_TRY(wefti_stream_expose(run->stream, c->space, ranges, count));
     weft_status status = x->kernel->run(x->kernel, run, o->in, o->out, workspace);
     wefti_stream_conceal(run->stream, ranges, count);
     return status;
@@ -56,7 +57,7 @@ static weft_status run_kernel(const wefti_routine_call *c, const wefti_instructi
     for (int i = 0; i < n->outputs; i++)
         o.out[i] = c->at(c->context, x->out[i], weft_desc_bytes(wefti_out(n, i))).data;
     o.workspace = c->at(c->context, x->workspace, x->kernel->workspace_bytes).data;
-    weft_status status = launch(c->run, x, &o);
+    weft_status status = launch(c, x, &o);
     if (status >= 0) return WEFT_OK;
     const char *scope = n->scope ? n->scope : "";
     return wefti_prefix(status, "cell '%s', %s%s%s", c->name, n->op->name, *scope ? " in " : "",

@@ -22,6 +22,7 @@ typedef struct wefti_routine_call {
     void (*begins)(void *context, const wefti_instruction *x);
     weft_status (*ended)(void *context, const wefti_instruction *x);
     void *context;
+    wefti_space space; /* in which all operands lie */
 } wefti_routine_call;
 
 /* Runs code[*k] and the instructions behind it, until code[end] or a transfer, which the caller

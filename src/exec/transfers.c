@@ -27,7 +27,7 @@ static const wefti_transfer *transfer_of(const wefti_binding *b, const wefti_ste
                                     x ? x->transfer : wefti_step_transfer_of(b->program, step));
 }
 
-/* Lists the device memory that a post may touch until its wait. */
+/* Lists the memory that a post may touch until its wait. */
 static void list_ranges(const wefti_transfer *t, const void *source, const void *destination,
                         wefti_byte_range out[2]) {
     int64_t size = (int64_t)weft_dtype_bytes(t->dtype);
@@ -36,9 +36,9 @@ static void list_ranges(const wefti_transfer *t, const void *source, const void 
 }
 
 /* A posted transfer begins behind the work that the kernels' stream has now. The communicator
- * touches the memory at once, so that work must be done. */
-static weft_status post(wefti_rank_device *d, wefti_binding *b, int64_t index, const void *source,
-                        void *destination) {
+ * touches the memory, which lies in `space`, at once. So that work must be done. */
+static weft_status post(wefti_rank_device *d, wefti_binding *b, int64_t index, wefti_space space,
+                        const void *source, void *destination) {
     wefti_exposure *exposure = b->exposures ? &b->exposures[index] : NULL;
     const bool measures = wefti_profile_is_of(d->profile, b->program);
     wefti_profile_moment begin = {0};
@@ -49,7 +49,7 @@ static weft_status post(wefti_rank_device *d, wefti_binding *b, int64_t index, c
         wefti_byte_range *ranges = exposure->ranges[exposure->posts];
         list_ranges(wefti_partition_transfer(b->program->partition, (int32_t)index), source,
                     destination, ranges);
-        WEFT_TRY(wefti_stream_expose(d->transfers, ranges, 2));
+        WEFT_TRY(wefti_stream_expose(d->transfers, space, ranges, 2));
         exposure->posts++;
     }
     int64_t now = d->trace || measures ? wefti_now_ns() : 0;
@@ -120,9 +120,9 @@ static void trace_transfer(const wefti_rank_device *d, const wefti_binding *b,
 static weft_status post_joined(wefti_rank_device *d, wefti_binding *b, const wefti_step *step,
                                const wefti_instruction *x, int32_t count) {
     for (int32_t k = 0; k < count; k++)
-        WEFT_TRY(name_transfer(
-            post(d, b, x[k].transfer, source_of(d, step, &x[k]), destination_of(d, step, &x[k])), b,
-            step, &x[k]));
+        WEFT_TRY(name_transfer(post(d, b, x[k].transfer, step->space, source_of(d, step, &x[k]),
+                                    destination_of(d, step, &x[k])),
+                               b, step, &x[k]));
     return WEFT_OK;
 }
 
@@ -162,7 +162,7 @@ static weft_status begin_post(wefti_rank_device *d, wefti_binding *b, const weft
     if (ranges[0].bytes) from = wefti_rank_device_at(d, wefti_argument_location(d, step, 0));
     if (ranges[1].bytes) to = wefti_rank_device_at(d, destination);
     if (to) wefti_rank_device_observe(d, destination, ranges[1].bytes);
-    return post(d, b, wefti_step_transfer_of(b->program, step), from, to);
+    return post(d, b, wefti_step_transfer_of(b->program, step), step->space, from, to);
 }
 
 /* Posts a copy between spaces or waits for it, and measures. */

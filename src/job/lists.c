@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/plan.h"
+
 enum { LEAST_BUCKET = 1024 }; /* bytes; less is a number of MB that was meant for other software */
 
 bool wefti_job_is_list(wefti_job_kind kind) {
@@ -184,6 +186,7 @@ static const rule_key rule_keys[][RULE_KEYS + 1] = {
     [WEFTI_JOB_SPLITS] = {{"match", false, NULL}, {"split", false, NULL}},
     [WEFTI_JOB_LAYOUTS] = {{"match", false, NULL}, {"layout", false, NULL}},
     [WEFTI_JOB_STAGES] = {{"match", false, NULL}, {"stage", true, NULL}},
+    [WEFTI_JOB_PLACES] = {{"match", false, NULL}, {"on", true, wefti_place_words}},
     [WEFTI_JOB_OFFLOADS] = {{"match", false, NULL}, {"what", true, offloads}, {"to", true, tiers}},
 };
 

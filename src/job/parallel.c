@@ -382,6 +382,14 @@ static weft_status build_offload(const wefti_job_draft *draft, weft_plan *plan) 
     return WEFT_OK;
 }
 
+static weft_status build_place(const wefti_job_draft *draft, weft_plan *plan) {
+    const weft_job_pairs *rules = &draft->job.parallel.place;
+    for (int64_t i = 0; i < rules->count; i++)
+        WEFT_TRY(at_pair(&rules->items[i], "parallel",
+                         weft_op_place(plan, rules->items[i].key, rules->items[i].value)));
+    return WEFT_OK;
+}
+
 static weft_status build_rest(const wefti_job_draft *draft, weft_plan *plan) {
     const weft_job_parallel *p = &draft->job.parallel;
     const weft_job_recompute *r = &p->recompute;
@@ -398,6 +406,7 @@ static weft_status build_rest(const wefti_job_draft *draft, weft_plan *plan) {
             at_pair(&r->cells.items[i], "parallel",
                     weft_plan_recompute(plan, r->mode, r->cells.items[i].key, r->communication)));
     WEFT_TRY(build_offload(draft, plan));
+    WEFT_TRY(build_place(draft, plan));
     WEFT_TRY(weft_plan_gradients_sum(plan, p->gradients == WEFT_GRADIENTS_SUM));
     WEFT_TRY(build_fusion(draft, plan, "allreduce", &p->fusion.allreduce));
     WEFT_TRY(build_fusion(draft, plan, "allgather", &p->fusion.allgather));

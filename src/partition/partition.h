@@ -125,5 +125,9 @@ weft_status wefti_plan_unmatched_moves(const weft_plan *plan, weft_graph *graph,
 /* Refuses a plan with a split of an op or a tensor whose pattern matches no name of the model:
  * WEFT_E_NOT_FOUND, with the first such split and the nearest name. Wraps the graph too. */
 weft_status wefti_plan_check_splits(const weft_plan *plan, weft_graph *graph) WEFT_CHECKED;
+/* Refuses rules for the host that it cannot follow: one that matches an op of a cell,
+ * WEFT_E_NO_IMPL; one for the update of a parameter that another rule keeps elsewhere, WEFT_E_ARG.
+ * The graph is wrapped. plan NULL: no rules. */
+weft_status wefti_plan_check_places(const weft_plan *plan, const weft_graph *graph) WEFT_CHECKED;
 
 #endif

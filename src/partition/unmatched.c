@@ -17,7 +17,7 @@ typedef struct checker {
     const weft_plan *plan;
     const wefti_op_registry *ops_known;
     const int32_t *fused; /* as in wefti_plan_unmatched */
-    names ops, tensors, parameters, calls;
+    names ops, tensors, parameters, updates, calls;
     int64_t unmatched, listed; /* patterns; at most `listed` of them get a message */
     wefti_text out;
 } checker;
@@ -75,7 +75,11 @@ static weft_status collect(checker *c, const weft_graph *graph) {
         const wefti_value_info *v = &root->values[root->in[i]];
         if (!v->name) continue;
         WEFT_TRY(add(c, &c->tensors, v->name));
-        if (v->kind == WEFTI_VALUE_PARAM) WEFT_TRY(add(c, &c->parameters, v->name));
+        if (v->kind != WEFTI_VALUE_PARAM) continue;
+        char update[512];
+        (void)snprintf(update, sizeof update, "%s:update", v->name);
+        WEFT_TRY(add(c, &c->parameters, v->name));
+        WEFT_TRY(add(c, &c->updates, update));
     }
     return WEFT_OK;
 }
@@ -254,6 +258,8 @@ static void check_all(checker *c) {
     for (int64_t i = 0; i < p->recompute.cell_count; i++)
         check(c, &c->calls, p->recompute.cells[i], NULL, "recompute.cells", i, "cell");
     for (int64_t i = 0; i < p->offload.count; i++) check_offload(c, i);
+    for (int64_t i = 0; i < p->place.count; i++)
+        check(c, &c->updates, p->place.rules[i].match, NULL, "place", i, "update");
     if (c->unmatched > c->listed)
         wefti_text_add(&c->out, "%lld more settings of the plan match no name of the model\n",
                        (long long)(c->unmatched - c->listed));
@@ -280,6 +286,7 @@ static weft_status run(checker *c, weft_graph *graph, void (*checks)(checker *),
     free_names(&c->ops);
     free_names(&c->tensors);
     free_names(&c->parameters);
+    free_names(&c->updates);
     free_names(&c->calls);
     wefti_arena_destroy(c->arena);
     return status;
@@ -319,4 +326,85 @@ weft_status wefti_plan_check_splits(const weft_plan *plan, weft_graph *graph) {
         status = WEFT_RAISE(WEFT_E_NOT_FOUND, "%.*s%s", (int)strcspn(text, "\n"), text, more);
     wefti_free(text);
     return status;
+}
+
+/* ---- work on the host ---- */
+
+/* The op of a call's cell that a rule matches; NULL: none. */
+static const weft_node *find_op(const weft_node *call, const char *match, char *label,
+                                size_t bytes) {
+    const weft_body *body = call->callee;
+    for (int64_t k = 0; k < body->node_count; k++) {
+        char both[600];
+        wefti_node_label(body, call->scope, &body->nodes[k], label, bytes);
+        (void)snprintf(both, sizeof both, "%s:%s", label, body->nodes[k].op->name);
+        if (wefti_glob_match(match, label) || wefti_glob_match(match, both)) return &body->nodes[k];
+    }
+    return NULL;
+}
+
+/* A pattern for updates matches no op, whatever it begins with. */
+static bool is_for_updates(const char *match) {
+    static const char end[] = ":update";
+    const size_t bytes = strlen(match), end_bytes = sizeof end - 1;
+    return bytes >= end_bytes && !strcmp(match + bytes - end_bytes, end);
+}
+
+static weft_status check_ops(const wefti_place_rule *rule, const weft_graph *graph) {
+    char label[512];
+    if (is_for_updates(rule->match)) return WEFT_OK;
+    for (int64_t k = 0; k < graph->root->node_count; k++) {
+        const weft_node *n = &graph->root->nodes[k];
+        const weft_node *op =
+            n->op == &wefti_op_call ? find_op(n, rule->match, label, sizeof label) : NULL;
+        WEFT_REQUIRE(!op, WEFT_E_NO_IMPL,
+                     "place: '%.100s' is for the host and matches the op '%s:%s'; only updates run "
+                     "on the host: match '%.100s:update'",
+                     rule->match, label, op->op->name, rule->match);
+    }
+    for (int64_t i = 0; i < graph->root->in_count; i++) {
+        const wefti_value_info *v = &graph->root->values[graph->root->in[i]];
+        WEFT_REQUIRE(v->kind != WEFTI_VALUE_PARAM || !wefti_glob_match(rule->match, v->name),
+                     WEFT_E_NO_IMPL,
+                     "place: '%.100s' is for the host and matches the parameter '%s'; only updates "
+                     "run on the host: match '%.100s:update'",
+                     rule->match, v->name, rule->match);
+    }
+    return WEFT_OK;
+}
+
+/* Refuses an entry that keeps something of an update on the host elsewhere. An entry for the states
+ * of all parameters leaves out those that the host updates. */
+static weft_status check_home(const weft_plan *plan, const char *name, weft_offload what) {
+    static const char *const words[] = {"device", "host", "disk"};
+    const wefti_offload_rule *rule = wefti_plan_offload_rule(plan, what, name);
+    const bool states = what == WEFT_OFFLOAD_OPTIMIZER;
+    const char *kept = states                           ? "its states"
+                       : what == WEFT_OFFLOAD_GRADIENTS ? "its gradient"
+                                                        : "the parameter";
+    const bool all = rule && states && !strcmp(rule->match, "*");
+    WEFT_REQUIRE(!rule || all || rule->to == WEFT_TIER_HOST ||
+                     (!states && rule->to == WEFT_TIER_DEVICE),
+                 WEFT_E_ARG,
+                 "place: the host updates '%s', but the entry of memory.offload for '%s' keeps %s "
+                 "in tier %s; leave the parameter out of one of both%s",
+                 name, rule->match, kept, words[rule->to],
+                 states ? ", since such states lie in host memory" : ", or use tier host");
+    return WEFT_OK;
+}
+
+weft_status wefti_plan_check_places(const weft_plan *plan, const weft_graph *graph) {
+    const weft_body *root = graph->root;
+    if (!wefti_plan_may_update_on_host(plan)) return WEFT_OK;
+    for (int64_t i = 0; i < plan->place.count; i++)
+        if (plan->place.rules[i].on == WEFTI_ON_HOST)
+            WEFT_TRY(check_ops(&plan->place.rules[i], graph));
+    for (int64_t i = 0; i < root->in_count; i++) {
+        const wefti_value_info *v = &root->values[root->in[i]];
+        if (v->kind != WEFTI_VALUE_PARAM || !wefti_plan_updates_on_host(plan, v->name)) continue;
+        WEFT_TRY(check_home(plan, v->name, WEFT_OFFLOAD_OPTIMIZER));
+        WEFT_TRY(check_home(plan, v->name, WEFT_OFFLOAD_PARAMETERS));
+        WEFT_TRY(check_home(plan, v->name, WEFT_OFFLOAD_GRADIENTS));
+    }
+    return WEFT_OK;
 }

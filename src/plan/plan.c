@@ -70,6 +70,7 @@ void weft_plan_destroy(weft_plan *plan) {
     wefti_free(plan->pipeline.rules);
     wefti_free(plan->recompute.cells);
     wefti_free(plan->offload.rules);
+    wefti_free(plan->place.rules);
     wefti_arena_destroy(plan->arena);
     wefti_free(plan);
 }
@@ -320,11 +321,35 @@ weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload w
     return WEFT_OK;
 }
 
+const char *const wefti_place_words[WEFTI_PLACES + 1] = {"device", "host", NULL};
+
+weft_status weft_op_place(weft_plan *plan, const char *match, const char *where) {
+    PLAN_REQUIRED(plan);
+    WEFT_TRY(check_match(match, "place"));
+    int on = 0;
+    while (where && on < WEFTI_PLACES && strcmp(where, wefti_place_words[on]) != 0) on++;
+    WEFT_REQUIRE(where && on < WEFTI_PLACES, WEFT_E_ARG,
+                 "place.on is '%.60s'; known are device, host", where ? where : "");
+    wefti_place_rule rule = {.on = (wefti_place_on)on};
+    WEFT_TRY(copy_text(plan, match, &rule.match));
+    WEFT_TRY(WEFT_GROW(plan->place.rules, plan->place.count, plan->place.cap));
+    int64_t kept = 0;
+    for (int64_t i = 0; i < plan->place.count; i++)
+        if (strcmp(plan->place.rules[i].match, match) != 0)
+            plan->place.rules[kept++] = plan->place.rules[i];
+    plan->place.rules[kept] = rule;
+    plan->place.count = kept + 1;
+    return WEFT_OK;
+}
+
 weft_status wefti_plan_take_offload(weft_plan *plan, const weft_plan *from) {
     for (int64_t i = 0; i < from->offload.count; i++) {
         const wefti_offload_rule *rule = &from->offload.rules[i];
         WEFT_TRY(weft_plan_offload(plan, rule->match, rule->what, rule->to));
     }
+    for (int64_t i = 0; i < from->place.count; i++)
+        WEFT_TRY(weft_op_place(plan, from->place.rules[i].match,
+                               wefti_place_words[from->place.rules[i].on]));
     return WEFT_OK;
 }
 
@@ -524,6 +549,8 @@ weft_status wefti_plan_copy(const weft_plan *plan, weft_plan **out) {
     copy->recompute.cell_count = copy->recompute.cell_cap = 0;
     copy->offload.rules = NULL;
     copy->offload.count = copy->offload.cap = 0;
+    copy->place.rules = NULL;
+    copy->place.count = copy->place.cap = 0;
     weft_status status = copy_lists(plan, copy);
     if (status < 0) {
         weft_plan_destroy(copy);

@@ -58,6 +58,14 @@ typedef struct wefti_offload_rule {
     weft_tier to;
 } wefti_offload_rule;
 
+/* Where work that a rule matches runs: on the device, or on the host of the device. */
+typedef enum wefti_place_on { WEFTI_ON_DEVICE, WEFTI_ON_HOST, WEFTI_PLACES } wefti_place_on;
+extern const char *const wefti_place_words[WEFTI_PLACES + 1]; /* ends with NULL */
+typedef struct wefti_place_rule {
+    char *match; /* glob over "PARAMETER:update", or over the names of ops as a strategy's */
+    wefti_place_on on;
+} wefti_place_rule;
+
 /* Bytes of a bucket in mode auto: 16 MiB. */
 enum { WEFTI_FUSION_AUTO = 16 << 20 };
 typedef struct wefti_fusion {
@@ -113,6 +121,10 @@ struct weft_plan {
         int64_t slice; /* most bytes that an update fetches at once; 0: 32 MiB */
         int64_t least; /* fewest bytes of a saved block that moves; 0: WEFTI_SAVED_LEAST */
     } offload;
+    struct {
+        wefti_place_rule *rules;
+        int64_t count, cap;
+    } place;
     bool gradients_sum;     /* sum over the losses of devices and microbatches; false: mean */
     wefti_fusion fusion[3]; /* all_reduce, all_gather, reduce_scatter */
     weft_dataset dataset;
@@ -134,7 +146,7 @@ weft_status wefti_plan_split(weft_plan *plan, const char *match, const char *spl
                              const char *source) WEFT_CHECKED;
 weft_status wefti_plan_split_tensor(weft_plan *plan, const char *match, const char *layout,
                                     const char *source) WEFT_CHECKED;
-/* Adds the rules of `from` for lower tiers to the plan. */
+/* Adds the rules of `from` for lower tiers and for the host to the plan. */
 weft_status wefti_plan_take_offload(weft_plan *plan, const weft_plan *from) WEFT_CHECKED;
 /* A deep copy. */
 weft_status wefti_plan_copy(const weft_plan *plan, weft_plan **out) WEFT_CHECKED;
@@ -164,9 +176,16 @@ bool wefti_plan_may_match(const wefti_strategy *strategy, const char *inside, co
 const wefti_tensor_strategy *wefti_plan_tensor(const weft_plan *plan, const char *name);
 int32_t wefti_plan_stage(const weft_plan *plan, const char *call); /* -1: no rule matches */
 bool wefti_plan_recomputes(const weft_plan *plan, const char *call);
+/* Whether the host updates the parameter `name`. plan NULL: no. */
+bool wefti_plan_updates_on_host(const weft_plan *plan, const char *name);
+/* Whether the host may update any parameter. */
+bool wefti_plan_may_update_on_host(const weft_plan *plan);
 /* Where `what` of the parameter or the cell call `name` lies. No rule, or plan NULL:
- * WEFT_TIER_DEVICE. */
+ * WEFT_TIER_DEVICE. The states of a parameter that the host updates lie in its memory. */
 weft_tier wefti_plan_tier(const weft_plan *plan, weft_offload what, const char *name);
+/* The entry of memory.offload that counts for it; NULL: none. */
+const wefti_offload_rule *wefti_plan_offload_rule(const weft_plan *plan, weft_offload what,
+                                                  const char *name);
 /* Whether `what` of anything may lie in the tier: an entry says so, and no later one is for
  * all. */
 bool wefti_plan_may_offload(const weft_plan *plan, weft_offload what, weft_tier tier);

@@ -1,6 +1,7 @@
 /* Finds a plan's settings for a name: the last pattern that matches counts. See plan/plan.h. */
 #include "plan/plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -70,15 +71,43 @@ bool wefti_plan_recomputes(const weft_plan *plan, const char *call) {
     return plan->recompute.cell_count == 0;
 }
 
-weft_tier wefti_plan_tier(const weft_plan *plan, weft_offload what, const char *name) {
+bool wefti_plan_updates_on_host(const weft_plan *plan, const char *name) {
+    char both[512];
+    if (!plan || !plan->place.count ||
+        snprintf(both, sizeof both, "%s:update", name) >= (int)sizeof both)
+        return false;
+    for (int64_t i = plan->place.count; i-- > 0;)
+        if (wefti_glob_match(plan->place.rules[i].match, both))
+            return plan->place.rules[i].on == WEFTI_ON_HOST;
+    return false;
+}
+
+bool wefti_plan_may_update_on_host(const weft_plan *plan) {
+    for (int64_t i = 0; plan && i < plan->place.count; i++)
+        if (plan->place.rules[i].on == WEFTI_ON_HOST) return true;
+    return false;
+}
+
+const wefti_offload_rule *wefti_plan_offload_rule(const weft_plan *plan, weft_offload what,
+                                                  const char *name) {
     for (int64_t i = plan ? plan->offload.count : 0; i-- > 0;) {
         const wefti_offload_rule *rule = &plan->offload.rules[i];
-        if (rule->what == what && wefti_glob_match(rule->match, name)) return rule->to;
+        if (rule->what == what && wefti_glob_match(rule->match, name)) return rule;
     }
-    return WEFT_TIER_DEVICE;
+    return NULL;
+}
+
+weft_tier wefti_plan_tier(const weft_plan *plan, weft_offload what, const char *name) {
+    if (what == WEFT_OFFLOAD_OPTIMIZER && wefti_plan_updates_on_host(plan, name))
+        return WEFT_TIER_HOST;
+    const wefti_offload_rule *rule = wefti_plan_offload_rule(plan, what, name);
+    return rule ? rule->to : WEFT_TIER_DEVICE;
 }
 
 bool wefti_plan_may_offload(const weft_plan *plan, weft_offload what, weft_tier tier) {
+    if (what == WEFT_OFFLOAD_OPTIMIZER && tier == WEFT_TIER_HOST &&
+        wefti_plan_may_update_on_host(plan))
+        return true;
     for (int64_t i = plan ? plan->offload.count : 0; i-- > 0;) {
         const wefti_offload_rule *rule = &plan->offload.rules[i];
         if (rule->what != what) continue;
@@ -96,7 +125,7 @@ bool wefti_plan_divides(const weft_plan *plan, const char *name) {
 
 bool wefti_plan_matters(const weft_plan *plan) {
     return plan->devices > 1 || plan->copies > 1 || plan->recompute.mode != WEFT_RECOMPUTE_NONE ||
-           plan->offload.count > 0;
+           plan->offload.count > 0 || plan->place.count > 0;
 }
 
 static const wefti_mesh *mesh_of(const weft_plan *plan, int32_t stage) {

@@ -327,6 +327,22 @@ static weft_status read_offload(const plan_parse_place *top, weft_plan *plan) {
     return WEFT_OK;
 }
 
+static weft_status read_place(const plan_parse_place *top, weft_plan *plan) {
+    static const char *const keys[] = {"match", "on", NULL};
+    const wefti_json *item;
+    int64_t i = 0;
+    WEFT_TRY(read_list(top, "place", &item));
+    for (; item; item = item->next, i++) {
+        plan_parse_place at = entry(top, "place", i, item);
+        const char *match, *on;
+        WEFT_TRY(check_keys(&at, keys));
+        WEFT_TRY(need_text(&at, "match", &match));
+        WEFT_TRY(need_text(&at, "on", &on));
+        WEFT_TRY(placed(weft_op_place(plan, match, on), &at));
+    }
+    return WEFT_OK;
+}
+
 /* Reads the settings of one collective; config is a number of bytes, or the ends of an index. */
 static weft_status read_fusion(const plan_parse_place *at, const char *collective,
                                weft_plan *plan) {
@@ -427,6 +443,7 @@ static weft_status read_plan(const plan_parse_place *top, weft_plan *plan) {
     WEFT_TRY(read_optimizer(top, plan));
     WEFT_TRY(read_recompute(top, plan));
     WEFT_TRY(read_offload(top, plan));
+    WEFT_TRY(read_place(top, plan));
     WEFT_TRY(read_fusions(top, plan));
     WEFT_TRY(read_strategies(top, "strategies", "split", wefti_plan_split, plan));
     return read_strategies(top, "tensors", "layout", wefti_plan_split_tensor, plan);
@@ -436,9 +453,10 @@ static weft_status read_plan(const plan_parse_place *top, weft_plan *plan) {
  * one. */
 static weft_status read_head(const plan_parse_place *top, int64_t *out_devices) {
     static const char *const keys[] = {
-        "weft_plan",  "model",   "devices",   "mesh",      "mode",   "pipeline", "optimizer",
-        "accumulate", "copies",  "recompute", "gradients", "fusion", "dataset",  "overlap",
-        "strategies", "tensors", "links",     "rates",     "audit",  "offload",  NULL};
+        "weft_plan", "model",      "devices",    "mesh",      "mode",      "pipeline",
+        "optimizer", "accumulate", "copies",     "recompute", "gradients", "fusion",
+        "dataset",   "overlap",    "strategies", "tensors",   "links",     "rates",
+        "audit",     "offload",    "place",      NULL};
     int64_t version = 0, devices = 0;
     bool object = top->object->kind == WEFTI_JSON_OBJECT;
     WEFT_REQUIRE(object && wefti_json_get(top->object, "weft_plan"), WEFT_E_ARG,

@@ -112,6 +112,18 @@ static void print_pipeline(const weft_plan *plan, wefti_text *out) {
     wefti_text_add(out, "\n  },\n");
 }
 
+static void print_place(const weft_plan *plan, wefti_text *out) {
+    if (!plan->place.count) return;
+    wefti_text_add(out, "  \"place\": [");
+    for (int64_t i = 0; i < plan->place.count; i++) {
+        next_entry(out, i, 4);
+        quoted(out, "\"match\": ", plan->place.rules[i].match, ", ");
+        wefti_text_add(out, "\"on\": \"%s\"}", wefti_place_words[plan->place.rules[i].on]);
+    }
+    end_list(out, plan->place.count, 2);
+    wefti_text_add(out, ",\n");
+}
+
 static void print_offload(const weft_plan *plan, wefti_text *out) {
     if (!plan->offload.count) return;
     wefti_text_add(out, "  \"offload\": [");
@@ -181,6 +193,7 @@ static weft_status print_plan(const weft_plan *plan, wefti_text *out) {
     wefti_text_add(out, "], \"communication\": %s},\n",
                    plan->recompute.communication ? "true" : "false");
     print_offload(plan, out);
+    print_place(plan, out);
     wefti_text_add(out, "  \"gradients\": \"%s\",\n", plan->gradients_sum ? "sum" : "mean");
     print_fusion(plan, out);
     wefti_text_add(out, "  \"dataset\": \"");

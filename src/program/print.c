@@ -125,6 +125,8 @@ static void print_section(wefti_text *text, const wefti_program *p, wefti_sectio
                 text, "  steps %d to %d run %d times, each time %d microbatch%s later:\n", i,
                 i + loop->count - 1, loop->times, loop->micro, loop->micro == 1 ? "" : "es");
         wefti_text_add(text, "  %5d  %-8s  %s", i, kind_text(step), step->name);
+        if (step->kind == WEFTI_STEP_CALL && step->space == WEFTI_SPACE_HOST)
+            wefti_text_add(text, "  on the host");
         if (step->kind == WEFTI_STEP_CALL)
             wefti_text_add(text, "  [cell %d]", cell_number(cells, cell_count, step->routine));
         if (p->all_microbatches && s == WEFTI_SECTION_FIRST && step->kind != WEFTI_STEP_WAIT)

@@ -98,6 +98,7 @@ static void add_step(print_json_writer *w, const wefti_program *p, const wefti_s
         while (cell < count && cells[cell].routine != step->routine) cell++;
         add_text(w, "phase", wefti_phase_text(step));
         add_int(w, "cell", cell);
+        if (step->space == WEFTI_SPACE_HOST) add_text(w, "on", "host");
         add_int(w, "part", step->part);
         add_int(w, "parts", step->parts);
     }

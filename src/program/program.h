@@ -55,6 +55,7 @@ typedef struct wefti_step {
     wefti_phase phase;
     const char *name; /* call path or parameter name */
     const wefti_routine *routine;
+    wefti_space space;    /* CALL: of all operands. HOST: the host computes, on its memory */
     wefti_location *args; /* in a loop: of its first iteration */
     int64_t *strides;     /* bytes that each argument moves on per iteration; NULL: none moves */
     const char **names;   /* names of the buffers that contain the arguments; NULL: no argument */
@@ -206,8 +207,9 @@ typedef struct wefti_program {
     int64_t program_bytes;  /* of the host's memory: the program itself, with its graph, partition,
                                routines and kernels; known when the program is complete */
     wefti_location scalars; /* f32 [8]: learning rate, step, gradient scale; or absent */
-    wefti_location one;     /* the constant 1 that seeds the backward pass; or absent */
-    wefti_location loss;    /* absent: none */
+    wefti_location host_scalars; /* the same in host memory, for updates there; or absent */
+    wefti_location one;          /* the constant 1 that seeds the backward pass; or absent */
+    wefti_location loss;         /* absent: none */
     weft_dtype loss_dtype;
     wefti_location norms;   /* [trained parameters]: squares of gradients, with clipping */
     weft_dtype norms_dtype; /* f64 if any parameter is f64, else f32 */

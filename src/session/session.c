@@ -148,19 +148,26 @@ static bool updates_eagerly(const weft_session *s) {
     return s->optimizer && !later;
 }
 
-/* Writes scalar number `place` of the step, in f32 and in f64, on all devices of this process. */
-static weft_status set_scalar(const weft_session *s, size_t place, double value) {
+static weft_status write_scalar(const wefti_rank_device *d, wefti_location at, size_t place,
+                                double value) {
     const float single = (float)value;
     const size_t f32 = offsetof(wefti_step_block, f32) + place * sizeof single;
     const size_t f64 = offsetof(wefti_step_block, f64) + place * sizeof value;
+    const wefti_home home = wefti_rank_device_home(d, at, sizeof(wefti_step_block));
+    if (!wefti_location_exists(at)) return WEFT_OK;
+    WEFT_TRY(wefti_home_write(&home, (int64_t)f32, sizeof single, &single));
+    return wefti_home_write(&home, (int64_t)f64, sizeof value, &value);
+}
+
+/* Writes scalar number `place` of the step, in f32 and in f64, on all devices of this process, and
+ * for updates on their hosts. */
+static weft_status set_scalar(const weft_session *s, size_t place, double value) {
     for (int32_t r = 0; r < s->devices; r++) {
-        if (!wefti_session_has(s, r) || !wefti_location_exists(s->views[0]->programs[r]->scalars))
-            continue;
-        wefti_rank_device *d = wefti_workers_device(s->workers, r);
-        const wefti_home home =
-            wefti_rank_device_home(d, s->views[0]->programs[r]->scalars, sizeof(wefti_step_block));
-        weft_status status = wefti_home_write(&home, (int64_t)f32, sizeof single, &single);
-        if (status >= 0) status = wefti_home_write(&home, (int64_t)f64, sizeof value, &value);
+        if (!wefti_session_has(s, r)) continue;
+        const wefti_program *p = s->views[0]->programs[r];
+        const wefti_rank_device *d = wefti_workers_device(s->workers, r);
+        weft_status status = write_scalar(d, p->scalars, place, value);
+        if (status >= 0) status = write_scalar(d, p->host_scalars, place, value);
         WEFT_TRY(wefti_fail_world(s->world, status));
     }
     return WEFT_OK;

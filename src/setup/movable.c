@@ -515,8 +515,13 @@ static void allow(wefti_movable *m, const wefti_movable_costs *costs) {
         for (int32_t p = 0; p < names->count; p++) {
             const wefti_movable_name *x = &names->items[p];
             wefti_residency_candidate *c = &m->candidates[what * m->groups + x->group];
-            if (wefti_plan_tier(m->plan, (weft_offload)what, x->name) != WEFT_TIER_DEVICE)
-                for (int t = 0; t < WEFTI_RESIDENCY_TIERS; t++) c->to[t].allowed = false;
+            const bool moves =
+                wefti_plan_tier(m->plan, (weft_offload)what, x->name) != WEFT_TIER_DEVICE;
+            const bool on_host =
+                (what == WEFT_OFFLOAD_PARAMETERS || what == WEFT_OFFLOAD_GRADIENTS) &&
+                wefti_plan_updates_on_host(m->plan, x->name);
+            for (int t = 0; t < WEFTI_RESIDENCY_TIERS; t++)
+                if (moves || (on_host && tiers[t] != WEFT_TIER_HOST)) c->to[t].allowed = false;
         }
     }
 }
@@ -594,9 +599,8 @@ static weft_status add_entries(const wefti_movable *m, const int8_t *tier, int w
     /* An entry replaces one of the plan that has the same pattern. */
     const wefti_movable_names *names = names_of(m, what);
     const bool others = what == WEFT_OFFLOAD_SAVED; /* cells that are no candidates */
-    const entry_form first = m->plan->offload.count ? ENTRY_NAMES
-                             : others               ? ENTRY_FAMILIES
-                                                    : ENTRY_ALL;
+    const bool rules = m->plan->offload.count || m->plan->place.count;
+    const entry_form first = rules ? ENTRY_NAMES : others ? ENTRY_FAMILIES : ENTRY_ALL;
     for (int form = (int)first; form < ENTRY_FORMS; form++) {
         plan->offload.count = before;
         for (int32_t p = 0; p < names->count; p++)

@@ -184,12 +184,13 @@ static void test_what_is_exposed_may_be_touched(void **state) {
     (void)state;
     fixture f = begin(&wefti_device_fenced);
     wefti_byte_range first = {f.memory + 90, 20}, both[] = {{f.memory, 50}, {NULL, 0}};
-    ASSERT_OK(wefti_stream_expose(f.stream, &first, 1));
+    ASSERT_OK(wefti_stream_expose(f.stream, WEFTI_SPACE_DEVICE, &first, 1));
     assert_false(dies(read_a_byte, &f));
     assert_false(dies(write_a_byte, &f));
     assert_true(dies(read_far_away, &f));
-    ASSERT_OK(wefti_stream_expose(f.stream, both, 2)); /* Bytes that the host reads are the
-                                                        * result of published work. */
+    ASSERT_OK(wefti_stream_expose(f.stream, WEFTI_SPACE_DEVICE, both,
+                                  2)); /* Bytes that the host reads are the
+                                        * result of published work. */
     wefti_stream_conceal(f.stream, both, 2);
     assert_false(dies(read_a_byte, &f));
     wefti_stream_conceal(f.stream, &first, 1);
@@ -209,12 +210,13 @@ static void test_a_copy_with_the_wrong_space_is_refused(void **state) {
                                        sizeof here),
                      WEFT_E_BUG);
     wefti_byte_range range = {here, sizeof here};
-    assert_int_equal(wefti_stream_expose(f.stream, &range, 1), WEFT_E_BUG);
+    assert_int_equal(wefti_stream_expose(f.stream, WEFTI_SPACE_DEVICE, &range, 1), WEFT_E_BUG);
     end(&f);
 }
 
-/* Memory in host space: copies of the device reach it, kernels and transfers do not. */
-static void test_only_copies_reach_host_space(void **state) {
+/* Memory in host space: copies of the device reach it, and kernels of the host while it is exposed.
+ * Kernels and transfers of the device do not. */
+static void test_copies_and_the_host_reach_host_space(void **state) {
     (void)state;
     for (int t = 0; t < TABLES; t++) {
         fixture f = begin(tables[t]);
@@ -236,10 +238,17 @@ static void test_only_copies_reach_host_space(void **state) {
         assert_all(&f, 70 + PART, PART, 3);
         wefti_byte_range range = {other.memory, PART};
         if (t == 1) {
-            assert_int_equal(wefti_stream_expose(f.stream, &range, 1), WEFT_E_BUG);
+            assert_int_equal(wefti_stream_expose(f.stream, WEFTI_SPACE_DEVICE, &range, 1),
+                             WEFT_E_BUG);
             assert_int_equal(wefti_stream_copy(f.stream, f.memory, WEFTI_SPACE_DEVICE, other.memory,
                                                WEFTI_SPACE_DEVICE, PART),
                              WEFT_E_BUG);
+            const wefti_byte_range here = {f.memory, PART};
+            assert_int_equal(wefti_stream_expose(f.stream, WEFTI_SPACE_HOST, &here, 1), WEFT_E_BUG);
+            ASSERT_OK(wefti_stream_expose(f.stream, WEFTI_SPACE_HOST, &range, 1));
+            assert_int_equal(dies(read_a_byte, &other), false);
+            wefti_stream_conceal(f.stream, &range, 1);
+            assert_true(dies(read_a_byte, &other));
         }
         ASSERT_OK(wefti_stream_finish(f.stream));
         tables[t]->free(f.device, WEFTI_SPACE_HOST, memory, BYTES);
@@ -315,7 +324,7 @@ int main(void) {
         cmocka_unit_test(test_a_host_access_dies),
         cmocka_unit_test(test_what_is_exposed_may_be_touched),
         cmocka_unit_test(test_a_copy_with_the_wrong_space_is_refused),
-        cmocka_unit_test(test_only_copies_reach_host_space),
+        cmocka_unit_test(test_copies_and_the_host_reach_host_space),
         cmocka_unit_test(test_a_copy_is_done_when_somebody_waits),
         cmocka_unit_test(test_memory_of_others_is_fenced_while_it_is_the_devices),
         cmocka_unit_test(test_an_unknown_device_is_refused),

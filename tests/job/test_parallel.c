@@ -93,6 +93,7 @@ static const char all_words[] =
     "{match: h.*, what: saved, to: host}]\n"
     "memory.disk.path=/tmp/weft\n"
     "memory.disk.size=1GiB\n"
+    "parallel.place=[{match: 'h.*:update', on: host}, {on: device, match: \"h.0.*:update\"}]\n"
     "parallel.gradients=sum\n"
     "parallel.fusion.allreduce=index\n"
     "parallel.fusion.allreduce.config=[20, 35]\n"
@@ -123,6 +124,8 @@ static const char all_plan[] =
     "  {\"match\": \"a: \\\"b\\\"\", \"what\": \"parameters\", \"to\": \"disk\"},"
     "  {\"match\": \"h.*\", \"what\": \"optimizer\", \"to\": \"device\"},"
     "  {\"match\": \"h.*\", \"what\": \"saved\", \"to\": \"host\"}],"
+    " \"place\": [{\"match\": \"h.*:update\", \"on\": \"host\"},"
+    "  {\"match\": \"h.0.*:update\", \"on\": \"device\"}],"
     " \"fusion\": {\"allreduce\": {\"mode\": \"index\", \"config\": [20, 35]},"
     "  \"allgather\": {\"mode\": \"size\", \"config\": 26214400}}}";
 
@@ -244,6 +247,10 @@ static void test_refused_words(void **state) {
     refused("memory.offload=[{match: h.*, what: optimiser, to: host}]", "what|'optimizer'");
     refused("memory.offload=[{match: h.*, what: optimizer, to: [host]}]", "memory.offload");
     refused("memory.offload=[{match: h.*, what: optimizer, to: dsk}]", "to|device|'disk'");
+    refused("parallel.place=[{match: 'h.*:update', on: hots}]", "parallel.place|on|device|'host'");
+    refused("parallel.place=[{match: 'h.*:update'}]", "parallel.place|'on'");
+    refused("parallel.place=[{match: 'h[:update', on: host}]", "place|'h[:update'");
+    refused("parallel.place=host", "parallel.place|match|on");
     refused("memory.offload=[{match: 'h[', what: optimizer, to: host}]", "offload|'h['");
     refused("memory.offload=disk", "'memory.offload=disk': memory.offload|memory.disk.path");
     refused("memory.disk.path=/tmp", "'memory.disk.path=/tmp': memory.disk.path|memory.offload");

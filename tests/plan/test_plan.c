@@ -211,6 +211,36 @@ static void test_offload(void **state) {
     weft_plan_destroy(copy);
 }
 
+/* Updates on the host: the last rule that matches counts. Their states lie in host memory, whatever
+ * the rules for tiers say. */
+static void test_place(void **state) {
+    (void)state;
+    weft_plan *plan = plan_of(1), *copy;
+    assert_false(wefti_plan_updates_on_host(NULL, "h.0.weight"));
+    assert_false(wefti_plan_may_update_on_host(plan));
+    good(weft_op_place(plan, "h.*:update", "device"));
+    assert_true(wefti_plan_matters(plan));
+    assert_false(wefti_plan_may_update_on_host(plan));
+    good(weft_op_place(plan, "*:update", "device"));
+    good(weft_op_place(plan, "h.*:update", "host"));
+    good(weft_op_place(plan, "h.*.bias:update", "device"));
+    good(weft_op_place(plan, "ln", "host"));
+    assert_int_equal(plan->place.count, 4);
+    good(weft_plan_offload(plan, "*", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_DISK));
+    good(wefti_plan_copy(plan, &copy));
+    weft_plan_destroy(plan);
+    assert_true(wefti_plan_may_update_on_host(copy));
+    assert_true(wefti_plan_may_offload(copy, WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST));
+    assert_true(wefti_plan_updates_on_host(copy, "h.1.weight"));
+    assert_int_equal(wefti_plan_tier(copy, WEFT_OFFLOAD_OPTIMIZER, "h.1.weight"), WEFT_TIER_HOST);
+    static const char *const others[] = {"h.1.bias", "wte.weight", "ln"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        assert_false(wefti_plan_updates_on_host(copy, others[i]));
+        assert_int_equal(wefti_plan_tier(copy, WEFT_OFFLOAD_OPTIMIZER, others[i]), WEFT_TIER_DISK);
+    }
+    weft_plan_destroy(copy);
+}
+
 static void test_splits(void **state) {
     (void)state;
     weft_plan *plan = plan_2x4();
@@ -320,6 +350,9 @@ static void test_refused_values(void **state) {
     bad(weft_plan_offload(p, "h", WEFT_OFFLOADS, WEFT_TIER_HOST),
         "known|optimizer|parameters|saved");
     bad(weft_plan_offload(p, "h", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIERS), "known|disk");
+    bad(weft_op_place(p, "", "host"), "place");
+    bad(weft_op_place(p, "h:update", "hots"), "place.on|hots|device|host");
+    bad(weft_op_place(p, "h:update", NULL), "place.on|device|host");
     bad(weft_plan_fusion(p, "allreducer", WEFT_FUSION_AUTO, 0, 0, NULL), "allreduce");
     bad(weft_plan_fusion(p, "allgather", WEFT_FUSION_INDEX, 0, 1, index), "allreduce");
     bad(weft_plan_fusion(p, "allreduce", WEFT_FUSION_INDEX, 0, 2, index), "number 2");
@@ -492,7 +525,7 @@ int main(void) {
         cmocka_unit_test(test_last_rule_counts), cmocka_unit_test(test_splits),
         cmocka_unit_test(test_refused_values),   cmocka_unit_test(test_checks),
         cmocka_unit_test(test_stage_meshes),     cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_offload),
+        cmocka_unit_test(test_offload),          cmocka_unit_test(test_place),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }

@@ -191,6 +191,11 @@ static void test_refused(void **state) {
     refused_member("\"optimizer\": {\"level\": 4}", "plan.json: optimizer.level is 4");
     refused_member("\"recompute\": {\"cells\": [1]}", "plan.json|recompute.cells[0]");
     refused_member("\"offload\": {}", "plan.json|offload");
+    refused_member("\"place\": [{\"match\": \"h:update\"}]", "plan.json|place[0]|on");
+    refused_member("\"place\": [{\"match\": \"h:update\", \"on\": \"hots\"}]",
+                   "plan.json|place[0]|hots|host");
+    refused_member("\"place\": [{\"match\": \"h\", \"on\": \"host\", \"to\": \"host\"}]",
+                   "plan.json|place[0]|to");
     refused_member("\"offload\": [{\"match\": \"h\", \"what\": \"optimizer\"}]",
                    "plan.json|offload[0]|to");
     refused_member("\"offload\": [{\"match\": \"h\", \"to\": \"host\"}]",
@@ -260,6 +265,7 @@ static weft_plan *random_plan(uint64_t seed) {
         good(weft_plan_stage(p, match, pick(r, 4)));
         good(weft_plan_offload(p, match, (weft_offload)pick(r, WEFT_OFFLOADS),
                                (weft_tier)pick(r, WEFT_TIERS)));
+        good(weft_op_place(p, match, pick(r, 2) ? "host" : "device"));
         good(weft_plan_recompute(p, (weft_recompute)mode, cut > 1 ? match : NULL, cut & 1));
     }
     p->links.measured = pick(r, 2);

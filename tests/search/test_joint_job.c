@@ -119,9 +119,11 @@ static void offloads_of_the_job_are_kept(void **state) {
     static const struct {
         weft_offload what;
         const char *match, *name; /* name: one that it matches */
-    } rules[] = {{WEFT_OFFLOAD_OPTIMIZER, "*", "h.3.ln_1.weight"},
-                 {WEFT_OFFLOAD_OPTIMIZER, "h.[2-5].*", "h.3.ln_1.weight"},
-                 {WEFT_OFFLOAD_SAVED, "h.*", "h.3"}};
+        bool updates;             /* of these parameters run on the host */
+    } rules[] = {{WEFT_OFFLOAD_OPTIMIZER, "*", "h.3.ln_1.weight", false},
+                 {WEFT_OFFLOAD_OPTIMIZER, "h.[2-5].*", "h.3.ln_1.weight", false},
+                 {WEFT_OFFLOAD_OPTIMIZER, "h.[2-5].*:update", "h.3.ln_1.weight", true},
+                 {WEFT_OFFLOAD_SAVED, "h.*", "h.3", false}};
     static const char *const fixes[] = {"dp=4 level=0", "tp=4", "dp=2 pp=2 microbatches=2",
                                         "dp=4 level=3"};
     joint_source m = {.dtype = WEFT_F32,
@@ -129,7 +131,10 @@ static void offloads_of_the_job_are_kept(void **state) {
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
         weft_plan *settings;
         ASSERT_OK(weft_plan_create(4, &settings));
-        ASSERT_OK(weft_plan_offload(settings, rules[r].match, rules[r].what, WEFT_TIER_HOST));
+        if (rules[r].updates)
+            ASSERT_OK(weft_op_place(settings, rules[r].match, "host"));
+        else
+            ASSERT_OK(weft_plan_offload(settings, rules[r].match, rules[r].what, WEFT_TIER_HOST));
         joint_question q = {joint_machine(1, 4, 1e11, 1e10),
                             NULL,
                             4,

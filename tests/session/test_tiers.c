@@ -1,9 +1,9 @@
 /* Parameters, optimizer states and saved blocks in tiers below device memory do not change what a
  * session computes. Random programs keep some of them in host memory, others on a disk, and update
- * parameters in slices. Losses and all tensors equal those of the plain programs to the bit. A
- * checker, which shares no code with the builder, proves that no step touches what a copy is
- * moving. The bytes of each tier are those that the programs predict. WEFT_TEST_SEED sets the first
- * seed. */
+ * parameters in slices, on the device or on the host. Losses and all tensors equal those of the
+ * plain programs to the bit. A checker, which shares no code with the builder, proves that no step
+ * touches what a copy is moving. The bytes of each tier are those that the programs predict.
+ * WEFT_TEST_SEED sets the first seed. */
 #include "random_plan.h"
 
 #include <errno.h>
@@ -91,12 +91,19 @@ static void add_rules(const trial *t, const weft_graph *g, weft_plan *plan) {
     for (int64_t i = 0; i < g->root->in_count; i++) {
         const wefti_value_info *v = &g->root->values[g->root->in[i]];
         if (v->kind != WEFTI_VALUE_PARAM) continue;
-        ASSERT_OK(weft_plan_offload(plan, v->name, WEFT_OFFLOAD_OPTIMIZER,
-                                    (weft_tier)roll(&d, WEFT_TIERS)));
+        const bool on_host = roll(&d, 3) == 0;
+        if (on_host) {
+            char update[256];
+            (void)snprintf(update, sizeof update, "%s:update", v->name);
+            ASSERT_OK(weft_op_place(plan, update, "host"));
+        } else {
+            ASSERT_OK(weft_plan_offload(plan, v->name, WEFT_OFFLOAD_OPTIMIZER,
+                                        (weft_tier)roll(&d, WEFT_TIERS)));
+        }
         ASSERT_OK(weft_plan_offload(plan, v->name, WEFT_OFFLOAD_PARAMETERS,
-                                    (weft_tier)roll(&d, WEFT_TIERS)));
+                                    (weft_tier)roll(&d, on_host ? WEFT_TIER_DISK : WEFT_TIERS)));
         ASSERT_OK(weft_plan_offload(plan, v->name, WEFT_OFFLOAD_GRADIENTS,
-                                    (weft_tier)roll(&d, WEFT_TIERS)));
+                                    (weft_tier)roll(&d, on_host ? WEFT_TIER_DISK : WEFT_TIERS)));
     }
     for (int64_t k = 0; k < g->root->node_count; k++)
         if (g->root->nodes[k].op == &wefti_op_call)
@@ -129,6 +136,33 @@ static int64_t bytes_of(const wefti_program *p, wefti_space space) {
         bytes += weft_desc_bytes(&x->desc);
     }
     return bytes;
+}
+
+static int64_t later(int64_t end, const place *x, wefti_space space) {
+    const int64_t begin = wefti_location_of(space, WEFTI_TRANSIENT, 0).bits;
+    if (!wefti_location_exists(x->at) || wefti_location_space(x->at) != space ||
+        wefti_location_term(x->at) != WEFTI_TRANSIENT)
+        return end;
+    const int64_t last = x->at.bits - begin + x->bytes;
+    return last > end ? last : end;
+}
+
+/* The end of what the calls of the host work on for a while. All of it lies in host memory. */
+static int64_t host_calls_end(const wefti_program *p, int *calls) {
+    int64_t end = 0;
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
+        for (int32_t k = 0; k < p->step_count[s]; k++) {
+            const wefti_step *step = &p->steps[s][k];
+            place all[MOST_RANGES + 1];
+            if (step->kind != WEFTI_STEP_CALL || step->space != WEFTI_SPACE_HOST) continue;
+            assert_int_equal(step->phase, WEFTI_UPDATE);
+            ++*calls;
+            for (int i = places_of(p, step, all) - 1; i >= 0; i--) {
+                assert_int_equal(wefti_location_space(all[i].at), WEFTI_SPACE_HOST);
+                end = later(end, &all[i], WEFTI_SPACE_HOST);
+            }
+        }
+    return end;
 }
 
 /* The end of what copies store for a while, and how many do. */
@@ -168,8 +202,13 @@ static void check_simulation(const trial *t, const weft_session *s) {
     wefti_model_destroy(machine);
 }
 
-/* Returns the number of copies of a step. *stores: of those that store saved blocks. */
-static int check_programs(const trial *t, const weft_session *s, int *stores) {
+/* What programs have of a kind: copies, those that store saved blocks or what an update on the host
+ * needs, and updates on the host. */
+typedef struct totals {
+    int copies, stores, host_calls;
+} totals;
+
+static void check_programs(const trial *t, const weft_session *s, totals *out) {
     int copies = 0;
     for (int32_t r = 0; r < s->devices; r++) {
         const wefti_program *p = s->views[0]->programs[r];
@@ -178,14 +217,16 @@ static int check_programs(const trial *t, const weft_session *s, int *stores) {
             copies += check_section(p, (wefti_section)section);
         for (int space = WEFTI_SPACE_HOST; space < WEFTI_SPACES; space++) {
             assert_true(f.of[space][WEFTI_PERSISTENT] >= bytes_of(p, (wefti_space)space));
-            assert_int_equal(f.of[space][WEFTI_TRANSIENT],
-                             transient_end(p, (wefti_space)space, stores));
+            const int64_t stored = transient_end(p, (wefti_space)space, &out->stores);
+            const int64_t used =
+                space == WEFTI_SPACE_HOST ? host_calls_end(p, &out->host_calls) : 0;
+            assert_int_equal(f.of[space][WEFTI_TRANSIENT], stored > used ? stored : used);
         }
     }
     ASSERT_OK(
         wefti_programs_match((const wefti_program *const *)s->views[0]->programs, s->devices));
     if (copies) check_simulation(t, s);
-    return copies;
+    out->copies += copies;
 }
 
 static void check_observed(const weft_session *s) {
@@ -241,13 +282,11 @@ static weft_status create(const trial *t, weft_graph *g, bool recovery, weft_ses
     return weft_session_create(g, &o, out);
 }
 
-/* Returns the number of copies of a step; 0: no split fits. *stores: of those that store saved
- * blocks. */
-static int run(uint64_t seed, int *stores) {
+/* Adds what the programs have, which is nothing if no split fits. */
+static void run(uint64_t seed, totals *out) {
     trial t = trial_of(seed, false, 4);
     weft_session *plain, *tiers;
     weft_graph *g[2];
-    int copies = 0;
     for (int k = 0; k < 2; k++) {
         g[k] = random_network(t.seed, t.cells, t.batch, t.dtype);
         ASSERT_OK(weft_graph_status(g[k]));
@@ -258,7 +297,7 @@ static int run(uint64_t seed, int *stores) {
     if (create(&t, g[0], seed % 4 == 0, &plain) >= 0) {
         add_rules(&t, g[1], t.plan);
         ASSERT_OK(create(&t, g[1], seed % 4 == 0, &tiers));
-        copies = check_programs(&t, tiers, stores);
+        check_programs(&t, tiers, out);
         check_loops(seed, plain, tiers);
         for (int n = 0; n < STEPS; n++) {
             const double one = step_of(&t, plain, n), other = step_of(&t, tiers, n);
@@ -273,15 +312,15 @@ static int run(uint64_t seed, int *stores) {
     }
     for (int k = 0; k < 2; k++) weft_graph_destroy(g[k]);
     weft_plan_destroy(t.plan);
-    return copies;
 }
 
 static void tiers_change_nothing(void **state) {
     (void)state;
-    int copies = 0, stores = 0;
-    TEST_SEEDS(seed, 1, SANITIZED ? 24 : 60) copies += run(seed, &stores);
-    print_message("%d copies, %d of saved blocks\n", copies, stores);
-    if (!test_one_seed()) assert_true(copies > 100 && stores > 20);
+    totals all = {0};
+    TEST_SEEDS(seed, 1, SANITIZED ? 24 : 60) run(seed, &all);
+    print_message("%d copies, %d of them to transient memory; %d updates on the host\n", all.copies,
+                  all.stores, all.host_calls);
+    if (!test_one_seed()) assert_true(all.copies > 100 && all.stores > 20 && all.host_calls > 50);
 }
 
 /* ---- what goes wrong ---- */
@@ -433,8 +472,8 @@ static void keys_encrypt_the_file(void **state) {
     assert_false(shows_parameters(&x, &status));
     assert_int_equal(status, WEFT_E_CORRUPT);
     free_small(&x);
-    int stores = 0;
-    TEST_SEEDS(seed, 101, SANITIZED ? 2 : 6) assert_true(run(seed, &stores) >= 0);
+    totals unused = {0};
+    TEST_SEEDS(seed, 101, SANITIZED ? 2 : 6) run(seed, &unused);
 }
 
 int main(void) {

@@ -293,16 +293,18 @@ static void test_unmatched(void **state) {
                               "{match: \"h.*.mlp.c_fc:linear_grad_weight\", split: m0=dp}]\n"
                               "parallel.tensors=[{match: wte.wieght, layout: [-, -]}]\n"
                               "memory.offload=[{match: h.*.fx.weight, what: optimizer, to: host}, "
-                              "{match: hh.*, what: saved, to: host}]");
+                              "{match: hh.*, what: saved, to: host}]\n"
+                              "parallel.place=[{match: \"wte.wieght:update\", on: host}]");
     assert_int_equal(weft_job_plan(job, &plan, &unmatched), WEFT_OK);
     ASSERT_FACTS(unmatched, "h.*.mlp.c_fx|h.*.mlp.c_fc");
     ASSERT_FACTS(unmatched, "wte.wieght|wte.weight");
     ASSERT_FACTS(unmatched, "recompute.cells[0]|hh.1|h.1");
     ASSERT_FACTS(unmatched, "offload[0]|parameter|h.*.fx.weight");
     ASSERT_FACTS(unmatched, "offload[1]|cell|hh.*|h.*");
+    ASSERT_FACTS(unmatched, "place[0]|update|wte.wieght|wte.weight:update");
     int lines = 0;
     for (const char *at = unmatched; *at; at++) lines += *at == '\n';
-    assert_int_equal(lines, 5);
+    assert_int_equal(lines, 6);
     weft_text_free(unmatched);
     weft_plan_destroy(plan);
     weft_job_free(job);

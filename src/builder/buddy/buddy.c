@@ -236,7 +236,8 @@ static weft_status list_param(wefti_emitter *b, listing *l, const wefti_buddy_it
     wefti_layout layouts[4];
     int32_t routine = -1;
     if (item->trained)
-        WEFT_TRY(wefti_update_routine(b, item->value, &param->desc, &rule, layouts, &routine));
+        WEFT_TRY(
+            wefti_update_routine(b, item->value, &param->desc, false, &rule, layouts, &routine));
     if (item->trained && !item->shared) WEFT_TRY(check_alone(b, item, routine));
     l->buffers[l->count] = -1;
     WEFT_TRY(add_piece(b, l, copy, param, &at.param.buffer));

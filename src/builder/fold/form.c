@@ -107,6 +107,7 @@ uint64_t wefti_program_form(const wefti_program *p) {
     for (int s = 0; s < WEFTI_SPACES; s++)
         for (int t = 0; t < WEFTI_TERMS; t++) digest = add(digest, p->tier_bytes[s][t]);
     digest = add(add(add(digest, p->scalars.bits), p->one.bits), p->loss.bits);
+    digest = add(digest, p->host_scalars.bits);
     digest = wefti_digest_real(wefti_digest_real(digest, p->forward_flops), p->backward_flops);
     for (int k = 0; k < 3; k++) digest = add(digest, p->fused[k]);
     for (int32_t i = 0; i < p->tensor_count; i++) digest = add_tensor(digest, &p->tensors[i]);

@@ -235,7 +235,7 @@ static inline bool wefti_joint_rules(const wefti_joint *j, const wefti_degrees *
 static inline bool wefti_joint_offloads(const wefti_joint *j, weft_offload what) {
     for (int64_t i = 0; i < j->problem->settings->offload.count; i++)
         if (j->problem->settings->offload.rules[i].what == what) return true;
-    return false;
+    return what == WEFT_OFFLOAD_OPTIMIZER && wefti_plan_may_update_on_host(j->problem->settings);
 }
 /* What a call certainly keeps in device memory from its forward to its backward pass. */
 static inline double wefti_joint_keeps(const wefti_joint *j, const wefti_joint_call *call) {

@@ -1,0 +1,72 @@
+#!/bin/sh
+# Updates on the host (parallel.place): the same bits as on the device, with less device memory; rules that cannot be
+# followed are refused by name.
+. tests/cli/run.inc
+host='parallel.place=[{match: "*:update", on: host}]'
+blocks='parallel.place=[{match: "h.*:update", on: host}, {match: "h.0.*.bias:update", on: device}]'
+
+# The peak of device memory falls by exactly the optimizer's bytes, which lie in host memory then (36a).
+small='job.yaml model.vocab=256'
+# shellcheck disable=SC2086
+expect 0 predicted_peak_bytes model $small --json
+peak=$(value predicted_peak_bytes <out) states=$(value optimizer_bytes <out)
+# shellcheck disable=SC2086
+expect 0 "\"predicted_peak_bytes\": $((peak - states))|\"host_bytes\"" model $small "$host" --json
+kept=$(value host_bytes <out) moved=$(value host_moved_bytes <out) parameters=$(value parameter_bytes <out)
+# gradients and values go there, and new values come back; states never move
+[ "$kept" -gt "$states" ] && [ "$moved" = $((3 * parameters)) ] || fail "the host keeps $kept of $states and $moved move" out
+# shellcheck disable=SC2086
+expect 0 "\"host_bytes\": $kept|\"host_moved_bytes\": $moved|host copy" simulate $small "$host" --machine v100 --json
+# shellcheck disable=SC2086
+expect 0 '"on": "host"' program $small "$host" --json
+# shellcheck disable=SC2086
+expect 0 'plan.json' plan $small "$host" --out plan.json
+grep -q '"match": "\*:update", "on": "host"' plan.json || fail 'the plan has no rule' plan.json
+
+# same NAME words...: with and without the host, a run makes the same bits. A run keeps its rules when it goes on.
+same() {
+    name=$1
+    shift
+    expect 0 'done' train job.yaml train.schedule.name=constant train.steps=6 "$@" checkpoint.dir="$name-device"
+    expect 0 'done' train job.yaml train.schedule.name=constant train.steps=6 "$@" "$host" checkpoint.dir="$name-host"
+    expect 0 'done' train job.yaml train.schedule.name=constant train.steps=3 "$@" "$blocks" checkpoint.dir="$name-some"
+    expect 0 'done' train "$name-some" train.steps=6
+    for kind in host some; do
+        expect 0 '0 differ' checkpoint diff "$name-device" "$name-$kind"
+    done
+}
+same one
+same clipped train.clip=0.5 train.accumulate=2
+same bf16 train.precision=bf16 train.optimizer.name=adafactor
+same zero --devices 2 parallel.optimizer.level=1
+same stages --devices 2 parallel.pipeline.stages=2 train.accumulate=2
+same lamb --devices 2 parallel.optimizer.level=3 train.optimizer.name=lamb
+# Two processes, of which each has a host.
+expect 0 'done' launch -n 2 --no-logs "$weft" train job.yaml train.schedule.name=constant train.steps=6 --devices 2 parallel.optimizer.level=3 \
+    train.optimizer.name=lamb "$host" checkpoint.dir=two
+expect 0 '0 differ' checkpoint diff lamb-device two
+# Recovery keeps pieces in their places.
+expect 0 'done' train job.yaml train.schedule.name=constant train.steps=6 --devices 2 parallel.optimizer.level=1 recovery.enabled=true "$host" \
+    checkpoint.dir=recovering
+expect 0 '0 differ' checkpoint diff zero-device recovering
+# The peaks of a run are those that its report predicted, on the host too.
+expect 0 "\"host_bytes\"" train job.yaml train.steps=1 "$host" --json checkpoint.dir=json
+# A search keeps the rule, and its plan runs.
+expect 0 '"host_bytes"' plan job.yaml parallel.mode=auto --devices 2 "$host" --json
+
+# What does not run on the host is named, with what would be right (36b).
+expect 1 "place|h.0.ln_1:layer_norm|'h.*:update'" model job.yaml 'parallel.place=[{match: "h.*", on: host}]'
+expect 1 "place|wte.weight|'wte.weight:update'" train job.yaml 'parallel.place=[{match: "wte.weight", on: host}]'
+expect 1 'parallel.place|host' model job.yaml 'parallel.place=[{match: "*:update", on: disk}]'
+# Rules that contradict.
+for to in device disk; do
+    expect 1 "place|memory.offload|h.0.ln_1.weight|tier $to" model job.yaml "$host" memory.disk.path="$work" \
+        "memory.offload=[{match: 'h.*', what: optimizer, to: $to}]"
+done
+expect 1 'place|memory.offload|parameter|tier disk' model job.yaml "$host" memory.disk.path="$work" \
+    'memory.offload=[{match: "h.*", what: parameters, to: disk}]'
+# Those that agree: parameters that lie in host memory are updated in place, so no value is sent.
+same parameters 'memory.offload=[{match: "h.*", what: parameters, to: host}]'
+same gradients train.clip=1 'memory.offload=[{match: "*", what: gradients, to: host}]'
+same rest memory.offload=disk memory.disk.path="$work"
+exit $failed
