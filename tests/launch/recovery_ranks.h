@@ -103,7 +103,7 @@ typedef struct system {
     } back[RANKS_MOST]; /* what they have said */
     wefti_mending w;
     wefti_seat seats[RANKS_MOST + 1];
-    queue q[RANKS_MOST + 1][RANKS_MOST + 1]; /* [from][to] */
+    queue q[RANKS_MOST + 1][RANKS_MOST + 1]; /* [from][to]; the last member, for copy() */
 } system_t;
 
 typedef struct explorer {
@@ -112,13 +112,15 @@ typedef struct explorer {
     int depth, deepest;
 } explorer;
 
-/* ---- the digest of a state ---- */
+/* ---- the digest of a state, and its copy ---- */
 
-static uint64_t add(uint64_t h, int64_t x) {
-    return wefti_digest_number(h, (uint64_t)x);
+static seen_digest add(seen_digest h, int64_t x) {
+    return (seen_digest){wefti_digest_number(h.a, (uint64_t)x),
+                         wefti_digest_number(h.b, (uint64_t)x)};
 }
 
-static uint64_t digest(const system_t *x, uint64_t h) {
+static seen_digest digest(const system_t *x) {
+    seen_digest h = {1, 2};
     h = add(add(add(add(add(h, x->failures), x->outages), x->breaks), x->top), x->lost);
     h = add(add(h, x->comers), x->tears);
     for (int32_t i = 0; i < x->size; i++) {
@@ -166,6 +168,18 @@ static uint64_t digest(const system_t *x, uint64_t h) {
             }
         }
     return h;
+}
+
+/* Most of the room of queues is empty, and is not copied. */
+static void copy(system_t *to, const system_t *from) {
+    memcpy(to, from, offsetof(system_t, q));
+    to->w.seats = to->seats; /* the machine's pointer stays within a state */
+    for (int i = 0; i <= WORLD; i++)
+        for (int j = 0; j <= WORLD; j++) {
+            const queue *q = &from->q[i][j];
+            to->q[i][j].count = q->count;
+            for (int k = 0; k < q->count; k++) to->q[i][j].m[k] = q->m[k];
+        }
 }
 
 /* ---- the network ---- */

@@ -6,15 +6,19 @@
 
 #include "base/digest/digest.h"
 
+typedef struct seen_digest {
+    uint64_t a, b;
+} seen_digest;
+
 typedef struct seen_states {
-    uint64_t (*digest)[2];
+    seen_digest *digest;
     unsigned char *mark; /* of each slot: 0 empty */
     size_t slots, count;
 } seen_states;
 
-static inline size_t seen_slot(const seen_states *s, uint64_t a, uint64_t b) {
-    size_t at = a & (s->slots - 1);
-    while (s->mark[at] && (s->digest[at][0] != a || s->digest[at][1] != b))
+static inline size_t seen_slot(const seen_states *s, seen_digest of) {
+    size_t at = of.a & (s->slots - 1);
+    while (s->mark[at] && (s->digest[at].a != of.a || s->digest[at].b != of.b))
         at = (at + 1) & (s->slots - 1);
     return at;
 }
@@ -34,8 +38,8 @@ static inline void seen_grow(seen_states *s) {
     assert_non_null(s->mark);
     for (size_t i = 0; i < old.slots; i++) {
         if (!old.mark[i]) continue;
-        const size_t at = seen_slot(s, old.digest[i][0], old.digest[i][1]);
-        memcpy(s->digest[at], old.digest[i], sizeof *s->digest);
+        const size_t at = seen_slot(s, old.digest[i]);
+        s->digest[at] = old.digest[i];
         s->mark[at] = old.mark[i];
     }
     seen_free(&old);
@@ -43,12 +47,11 @@ static inline void seen_grow(seen_states *s) {
 
 /* The mark of a state. 0: it is new, and the caller sets a mark. Void once another one is asked
  * for. */
-static inline unsigned char *seen_mark(seen_states *s, uint64_t a, uint64_t b) {
+static inline unsigned char *seen_mark(seen_states *s, seen_digest of) {
     if (2 * (s->count + 1) > s->slots) seen_grow(s);
-    const size_t at = seen_slot(s, a, b);
+    const size_t at = seen_slot(s, of);
     if (s->mark[at]) return &s->mark[at];
-    s->digest[at][0] = a;
-    s->digest[at][1] = b;
+    s->digest[at] = of;
     s->count++;
     return &s->mark[at];
 }

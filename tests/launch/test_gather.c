@@ -1,5 +1,7 @@
 /* A scheduler dies before, amid and after a mending, at each of its messages, and another one that
- * knows nothing takes its place. Members are threads of this process. (weft-test: threads) */
+ * knows nothing takes its place. Members are threads of this process. (weft-test: threads)
+ * weft-test: computes
+ */
 #include "gathering_people.h"
 
 #include <signal.h>

@@ -1,6 +1,8 @@
 /* A scheduler dies before, amid and after a change of the world's size, at each of its messages,
  * and another one that knows nothing takes its place. Members are threads of this process.
- * (weft-test: threads) */
+ * (weft-test: threads)
+ * weft-test: computes
+ */
 #include "gathering_people.h"
 
 #include <signal.h>

@@ -3,6 +3,7 @@
  * their network, their steps, and what must hold. In an elastic world the seat of a dead process
  * may be given up at any time, and processes come that were not there; then seats change their
  * numbers.
+ * weft-test: computes
  */
 #include "recovery_scheduler.h"
 
@@ -40,8 +41,7 @@ typedef void move(explorer *, system_t *, int32_t);
 static void follow(explorer *e, const system_t *x, move *does, int32_t i) {
     system_t *next = malloc(sizeof *next);
     assert_non_null(next);
-    *next = *x;
-    next->w.seats = next->seats; /* the machine's pointer stays within a state */
+    copy(next, x);
     does(e, next, i);
     explore(e, next);
     free(next);
@@ -60,8 +60,8 @@ static void dies_unheard(explorer *e, system_t *x, int32_t i) {
 }
 
 static void explore(explorer *e, const system_t *x) {
-    const uint64_t a = digest(x, 1), b = digest(x, 2);
-    unsigned char *mark = seen_mark(&e->seen, a, b);
+    const seen_digest seen = digest(x);
+    unsigned char *mark = seen_mark(&e->seen, seen);
     if (*mark) {
         assert_int_equal(*mark, DONE); /* else it can go round for ever */
         return;
@@ -107,7 +107,7 @@ static void explore(explorer *e, const system_t *x) {
         follow(e, x, dies_unheard, i);
     }
     e->depth--;
-    *seen_mark(&e->seen, a, b) = DONE;
+    *seen_mark(&e->seen, seen) = DONE;
 }
 
 /* Of three ranks, where `how` does not say another number. */

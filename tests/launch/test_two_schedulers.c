@@ -1,5 +1,7 @@
 /* Two schedulers for one job: the one that stands by, and the rule by which at most one of them has
- * the job. (weft-test: threads) */
+ * the job. (weft-test: threads)
+ * weft-test: computes
+ */
 #include "support.h"
 
 #include <signal.h>

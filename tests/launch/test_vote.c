@@ -8,24 +8,18 @@
  * So no steps are lost, and no two worlds go on side by side. (The last rank to hear GO may find
  * that the others have gone on without it. It may then see the commit of one step, which is made
  * again.)
+ * weft-test: computes
  */
 #include "vote_system.h"
 
 /* --- states that were seen --- */
 
-static uint64_t digest(const system_t *x, uint64_t h) {
-    const unsigned char *bytes = (const unsigned char *)x;
-    for (size_t i = 0; i + 8 <= sizeof *x; i += 8) {
-        uint64_t word;
-        memcpy(&word, bytes + i, 8);
-        h = wefti_digest_number(h, word);
-    }
-    for (size_t i = sizeof *x / 8 * 8; i < sizeof *x; i++) h = wefti_digest_number(h, bytes[i]);
-    return h;
+static seen_digest digest(const system_t *x) {
+    return (seen_digest){wefti_digest_bytes(1, x, sizeof *x), wefti_digest_bytes(2, x, sizeof *x)};
 }
 
 static bool is_new(explorer *e, const system_t *x) {
-    unsigned char *mark = seen_mark(&e->seen, digest(x, 1), digest(x, 2));
+    unsigned char *mark = seen_mark(&e->seen, digest(x));
     const bool fresh = !*mark;
     *mark = 1;
     return fresh;

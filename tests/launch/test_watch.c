@@ -1,5 +1,7 @@
 /* The rank named when a rank dies, stops, gives up, or keeps the others waiting; and a scheduler
- * that is killed and started again. (weft-test: threads) */
+ * that is killed and started again. (weft-test: threads)
+ * weft-test: computes
+ */
 #include "support.h"
 
 #include <errno.h>
