@@ -49,6 +49,9 @@ module weft_c ! what goes straight to C
             WEFT_ADAFACTOR, WEFT_ADAGRAD, WEFT_NO_OPTIMIZER
     end enum
     enum, bind(C)
+        enumerator :: WEFT_ROWS_NONE, WEFT_ROWS_AUTO
+    end enum
+    enum, bind(C)
         enumerator :: WEFT_BF16_AUTO, WEFT_BF16_AS_F32, WEFT_BF16_NATIVE
     end enum
     enum, bind(C)
@@ -200,6 +203,7 @@ module weft_c ! what goes straight to C
         logical(c_bool) :: buddy
         type(c_ptr) :: disk ! a text that ends with c_null_char: c_loc
         integer(c_int64_t) :: disk_bytes
+        integer(c_int) :: rows
     end type
     type, bind(C) :: weft_session_keeper ! functions of C: c_funloc
         integer(c_size_t) :: struct_bytes = 40 ! c_sizeof of it

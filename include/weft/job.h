@@ -126,6 +126,7 @@ typedef struct weft_job_train {
     int64_t stop_after;               /* validations without a lower loss; 0: all steps */
     int64_t check_replicas;           /* steps; 0: never */
     weft_products products;
+    weft_rows rows;
 } weft_job_train;
 
 typedef struct weft_job_checkpoint {

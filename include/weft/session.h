@@ -97,6 +97,15 @@ typedef enum weft_bf16_compute {
     WEFT_BF16_NATIVE  /* bf16 products, f32 accumulation */
 } weft_bf16_compute;
 
+/* Gradients of tables that weft_embedding reads: whole tables, or the rows that a step touches. */
+#define WEFT_ROWS_LIST(X) X(NONE, "none") X(AUTO, "auto")
+
+typedef enum weft_rows {
+#define WEFT_ROWS_ROW(name, text) WEFT_ROWS_##name,
+    WEFT_ROWS_LIST(WEFT_ROWS_ROW)
+#undef WEFT_ROWS_ROW
+} weft_rows;
+
 typedef struct weft_session_options {
     size_t struct_bytes;
     weft_optimizer optimizer;
@@ -132,6 +141,13 @@ typedef struct weft_session_options {
      * encrypts these files. */
     const char *disk;
     int64_t disk_bytes; /* largest file of one device; 0: no limit */
+    /* AUTO: a table of which a step looks up fewer rows than it has is updated by the rows that the
+     * step touches; no gradient of the whole table is made. It must be read by one weft_embedding
+     * and nothing else, in device memory, by a step of one microbatch on one stage, without
+     * keep_gradients and buddy. For sgd and adagrad without weight decay and clipping the bits are
+     * those of NONE. Other optimizers and weight decay change a row, and its states, only in steps
+     * that touch it. lamb and adafactor take no rows. */
+    weft_rows rows;
 } weft_session_options;
 
 typedef struct weft_session weft_session;

@@ -199,6 +199,7 @@ typedef struct weft_model_report {
     char *unmatched;                /* as for weft_job_plan; NULL: nothing is split */
     int64_t host_bytes, disk_bytes; /* that a device keeps in the tiers below its memory */
     int64_t host_moved_bytes, disk_moved_bytes; /* copied to and from them in a step */
+    char *rows; /* with train.rows: how each table is updated, a line each; NULL: not asked */
     void *owner;
 } weft_model_report;
 

@@ -135,8 +135,8 @@ static weft_status find_last_calls(wefti_decisions *dec, uint64_t **out_key) {
 /* Whether each microbatch reduces the gradient, if there are several. */
 static bool reduced_late(const wefti_decisions *dec, int32_t v) {
     const wefti_sharding *x = &dec->sharding[v];
-    return dec->late && !dec->inside[v] && !wefti_layout_equal(&x->use, &x->state) &&
-           !wefti_layout_equal(&x->gradient, &x->state);
+    return dec->late && !dec->inside[v] && !wefti_rows_are(dec, v) &&
+           !wefti_layout_equal(&x->use, &x->state) && !wefti_layout_equal(&x->gradient, &x->state);
 }
 
 /* Lists the parameters in the order in which their gradients become complete. */
@@ -172,8 +172,9 @@ static uint64_t fusion_key(const wefti_decisions *dec, int32_t v) {
 /* Whether devices communicate between the complete gradient and the parameter's new value. */
 static bool is_shared(const wefti_decisions *dec, int32_t v) {
     const wefti_sharding *x = &dec->sharding[v];
-    return dec->part && !(wefti_layout_equal(&x->gradient, &x->state) &&
-                          wefti_layout_equal(&x->state, &x->storage));
+    const wefti_layout goal = wefti_gradient_goal(dec, v);
+    return dec->part &&
+           !(wefti_layout_equal(&x->gradient, &goal) && wefti_layout_equal(&x->state, &x->storage));
 }
 
 /* Assigns buckets 0 to *buckets - 1, in order, to the parameters that need communication for their
@@ -194,7 +195,7 @@ static weft_status fuse_shared(wefti_decisions *dec, const int32_t *order, int64
         if (!is_shared(dec, order[i])) continue;
         /* use the first rank's piece: all ranks must have the same buckets */
         weft_desc here = wefti_layout_local(&x->gradient, &dec->mesh,
-                                            &dec->root->values[order[i]].desc, dec->mesh.first);
+                                            wefti_gradient_desc(dec, order[i]), dec->mesh.first);
         uint64_t key = fusion_key(dec, order[i]);
         /* Level 2 has no room for whole gradients of many calls. */
         if (reduced_late(dec, order[i]))

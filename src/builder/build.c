@@ -133,6 +133,7 @@ static weft_status bind_root_values(wefti_emitter *b) {
                                         info->init, &b->param_buffer[v], &tensor));
         if (param) b->param_index[v] = tensor;
         b->p->tensors[tensor].frozen = info->frozen;
+        b->p->tensors[tensor].rows = b->dec->form[v];
     }
     return wefti_build_second_states(b);
 }

@@ -332,6 +332,13 @@ weft_status wefti_reduce_make_room(wefti_emitter *b, wefti_section s, const weft
 weft_status wefti_reduce_leave(wefti_emitter *b, wefti_section s, int32_t width,
                                wefti_flight_use use, int32_t owner) WEFT_CHECKED;
 
+/* rows.c: adds the sums of each touched row of this device's piece of a table, and the rows'
+ * numbers in it. The update of the piece: inputs and results as of other updates. */
+weft_status wefti_rows_sums(wefti_emitter *b, int32_t value, weft_body *body, int32_t rows,
+                            int32_t *out_ids, int32_t *out_sums) WEFT_CHECKED;
+weft_status wefti_rows_update(wefti_emitter *b, int32_t value, const wefti_update_rule *rule,
+                              const weft_body **out) WEFT_CHECKED;
+
 /* update.c */
 /* Keeps a body, or destroys it if an equal body is kept already; *out is the kept one. */
 weft_status wefti_build_intern(wefti_emitter *b, weft_body *body,

@@ -141,6 +141,8 @@ static weft_status new_tables(wefti_decisions *dec) {
     WEFT_TRY(wefti_new_indices(dec->scratch, values, &dec->tied));
     WEFT_TRY(wefti_new_indices(dec->scratch, values, &dec->bucket_of));
     WEFT_TRY(wefti_new_indices(dec->scratch, values, &dec->own_last));
+    WEFT_TRY(wefti_new_array(dec->scratch, values, sizeof *dec->rows, &dec->rows));
+    WEFT_TRY(wefti_new_array(dec->scratch, values, sizeof *dec->form, &dec->form));
     WEFT_TRY(wefti_new_array(dec->scratch, values, sizeof(bool), &dec->inside));
     WEFT_TRY(wefti_new_array(dec->scratch, values, sizeof(bool), &dec->bound));
     WEFT_TRY(wefti_new_array(dec->scratch, values, sizeof(bool), &dec->needs));

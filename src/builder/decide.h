@@ -51,6 +51,7 @@ typedef struct wefti_gradient_key {
     const bool *wanted, *given; /* per input: its gradient is wanted; per output: its gradient is
                                    given */
     wefti_recompute_mode recompute;
+    const bool *rows; /* per input: its gradient may be rows */
     const bool *keep; /* per value: must be saved, not recomputed; NULL: none */
 } wefti_gradient_key;
 
@@ -116,6 +117,8 @@ typedef struct wefti_decisions {
     bool *has_gradient;
     int32_t *last_backward; /* the last call in backward order that contributes to its gradient or
                                reads the value */
+    wefti_rows_form *form;  /* of a table's update */
+    weft_desc *rows;        /* of the gradient of a table as rows; rank 0: the gradient is dense */
     int32_t *forwarded;     /* the next value of a forwarded state, -1 */
     int32_t *tied;          /* the first of several stages that read a parameter, -1: one stage */
     int32_t *bucket_of;     /* bucket of a parameter, -1 */
@@ -171,6 +174,19 @@ void wefti_call_given(const wefti_decisions *dec, const wefti_call_plan *call, b
 /* The part of the call's differentiation that a pass runs. */
 const wefti_cell_grad *wefti_call_grad(const wefti_decisions *dec, const wefti_call_plan *call,
                                        wefti_pass pass);
+
+/* rows.c: gradients of tables as rows. candidates: sets out[i] for each input i of a call whose
+ * gradient may be rows, as far as the root shows it. take: makes those gradients rows that are of
+ * one look-up; record: tells the decisions. */
+weft_status wefti_rows_candidates(wefti_decisions *dec, const weft_node *call,
+                                  bool *out) WEFT_CHECKED;
+void wefti_rows_take(wefti_cell_grad *grad, const bool *candidates);
+void wefti_rows_record(wefti_decisions *dec, const weft_node *call, const wefti_cell_grad *grad,
+                       const bool *candidates);
+bool wefti_rows_are(const wefti_decisions *dec, int32_t value);
+/* The whole of a parameter's gradient, and the layout of what an update reads. */
+const weft_desc *wefti_gradient_desc(const wefti_decisions *dec, int32_t value);
+wefti_layout wefti_gradient_goal(const wefti_decisions *dec, int32_t value);
 
 /* states.c: when states take their next values. Call it when the reads and the stages of all calls
  * are known. */

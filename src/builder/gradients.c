@@ -28,7 +28,7 @@ static wefti_recompute_mode recompute_of(const wefti_decisions *dec, const char 
 }
 
 static weft_status cell_gradient(wefti_decisions *dec, wefti_call_plan *call, const bool *wanted,
-                                 const bool *given) {
+                                 const bool *given, const bool *rows) {
     weft_body *cell = call->node->callee;
     const bool *keep = call->local && call->recompute && !dec->spec->plan->recompute.communication
                            ? call->local->communicated
@@ -37,6 +37,7 @@ static weft_status cell_gradient(wefti_decisions *dec, wefti_call_plan *call, co
         const wefti_gradient_key *key = &dec->grad_keys[i];
         if (dec->grads[i].cell != cell || key->recompute != call->recompute || key->keep != keep ||
             memcmp(key->wanted, wanted, (size_t)cell->in_count * sizeof *wanted) != 0 ||
+            memcmp(key->rows, rows, (size_t)cell->in_count * sizeof *rows) != 0 ||
             memcmp(key->given, given, (size_t)cell->out_count * sizeof *given) != 0)
             continue;
         call->grad = i;
@@ -54,6 +55,7 @@ static weft_status cell_gradient(wefti_decisions *dec, wefti_call_plan *call, co
                                          &dec->grads[count]));
     dec->grad_count++; /* owned from here on */
     WEFT_TRY(own_outputs(&dec->grads[count]));
+    wefti_rows_take(&dec->grads[count], rows);
     if (dec->split_backward) {
         bool *weights;
         WEFT_TRY(wefti_new_array(dec->scratch, cell->in_count, sizeof *weights, &weights));
@@ -61,7 +63,8 @@ static weft_status cell_gradient(wefti_decisions *dec, wefti_call_plan *call, co
             weights[i] = cell->values[cell->in[i]].kind == WEFTI_VALUE_PARAM;
         WEFT_TRY(wefti_cell_grad_split(dec->g, &dec->grads[count], weights));
     }
-    dec->grad_keys[count] = (wefti_gradient_key){kept_wanted, kept_given, call->recompute, keep};
+    dec->grad_keys[count] =
+        (wefti_gradient_key){kept_wanted, kept_given, call->recompute, rows, keep};
     call->grad = (int32_t)count;
     return WEFT_OK;
 }
@@ -122,7 +125,7 @@ weft_status wefti_decide_gradients(wefti_decisions *dec) {
         wefti_call_plan *call = &dec->calls[k];
         const weft_node *n = call->node;
         bool given[WEFTI_MAX_OUT_CALL], any_given = false, any_wanted = false, only_loss = true;
-        bool *wanted;
+        bool *wanted, *rows;
         WEFT_REQUIRE(n->outputs <= WEFTI_MAX_OUT_CALL, WEFT_E_NO_IMPL,
                      "%s: more than %d results of one cell", n->scope, WEFTI_MAX_OUT_CALL);
         WEFT_TRY(wefti_new_array(dec->scratch, n->inputs, sizeof *wanted, &wanted));
@@ -137,7 +140,10 @@ weft_status wefti_decide_gradients(wefti_decisions *dec) {
         }
         if (!any_given || !any_wanted) continue;
         call->recompute = recompute_of(dec, n->scope);
-        WEFT_TRY(cell_gradient(dec, call, wanted, given));
+        WEFT_TRY(wefti_new_array(dec->scratch, n->inputs, sizeof *rows, &rows));
+        WEFT_TRY(wefti_rows_candidates(dec, n, rows));
+        WEFT_TRY(cell_gradient(dec, call, wanted, given, rows));
+        wefti_rows_record(dec, n, &dec->grads[call->grad], rows);
         call->differentiated = true;
         /* Fused passes save nothing, whatever the plan's recomputation mode. */
         call->fused = last && only_loss && dec->spec->recompute == 0 && !must_go_forward(dec, k);

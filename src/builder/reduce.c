@@ -36,8 +36,8 @@ static bool only_summed(const wefti_layout *terms, const wefti_layout *sum) {
 }
 
 bool wefti_is_reduced(const wefti_emitter *b, int32_t v) {
-    const wefti_sharding *x = sharding_of(b, v);
-    return b->part && !wefti_layout_equal(&x->gradient, &x->state);
+    const wefti_layout goal = wefti_gradient_goal(b->dec, v);
+    return b->part && !wefti_layout_equal(&sharding_of(b, v)->gradient, &goal);
 }
 
 /* ---- buckets in one buffer ---- */
@@ -94,7 +94,7 @@ static weft_status part_of_bucket(wefti_emitter *b, int32_t whole, int32_t v, co
 
 weft_status wefti_reduce_buffer(wefti_emitter *b, int32_t v, const char *name, int32_t *out) {
     weft_desc here =
-        wefti_sharding_desc(b->dec, &b->root->values[v].desc, &sharding_of(b, v)->gradient);
+        wefti_sharding_desc(b->dec, wefti_gradient_desc(b->dec, v), &sharding_of(b, v)->gradient);
     int32_t k = b->part ? b->dec->bucket_of[v] : -1;
     if (k >= 0 && !b->packed[k].known) WEFT_TRY(pack(b, k));
     if (k >= 0 && b->packed_at[v] >= 0) return part_of_bucket(b, b->packed[k].buffer, v, name, out);
@@ -391,9 +391,9 @@ static weft_status reduce_some(wefti_emitter *b, wefti_section s, int32_t k, con
     for (int i = 0; i < n; i++) {
         int32_t v = values[i];
         const char *name = b->root->values[v].name;
-        descs[i] = b->root->values[v].desc;
+        descs[i] = *wefti_gradient_desc(b->dec, v);
         from[i] = sharding_of(b, v)->gradient;
-        to[i] = sharding_of(b, v)->state;
+        to[i] = wefti_gradient_goal(b->dec, v);
         args[i] = args[n + i] = b->param_gradient[v];
         if (adds) {
             args[n + i] = b->reduced[v];

@@ -304,6 +304,12 @@ static void require_gradients(wefti_decisions *dec, const wefti_call_plan *call,
     for (int i = 0; i < n->inputs; i++) {
         int32_t o = grad->gradient_out[i], v = n->in[i];
         if (o < 0 || v < 0) continue;
+        const wefti_value_info *inside = &grad->cell->values[grad->cell->in[i]];
+        r->names[first + o] = inside->name ? inside->name : "what it reads";
+        if (wefti_rows_are(dec, v)) { /* as the ids are divided */
+            r->out_state[first + o] = WEFTI_LAYOUT_SUMMED;
+            continue;
+        }
         const wefti_sharding *s = &dec->sharding[v];
         bool param = dec->root->values[v].kind == WEFTI_VALUE_PARAM;
         r->out_state[first + o] = !param              ? WEFTI_LAYOUT_GIVEN
@@ -311,8 +317,6 @@ static void require_gradients(wefti_decisions *dec, const wefti_call_plan *call,
                                                       : WEFTI_LAYOUT_GIVEN_PARTIAL;
         r->out[first + o] = param && s->gradient_known ? s->gradient : s->use;
         r->late[first + o] = s->use;
-        const wefti_value_info *inside = &grad->cell->values[grad->cell->in[i]];
-        r->names[first + o] = inside->name ? inside->name : "what it reads";
     }
 }
 
@@ -323,7 +327,7 @@ static void record_gradients(wefti_decisions *dec, const wefti_call_plan *call,
     for (int i = 0; i < n->inputs; i++) {
         int32_t o = grad->gradient_out[i], v = n->in[i];
         if (o < 0 || v < 0 || dec->root->values[v].kind != WEFTI_VALUE_PARAM) continue;
-        if (dec->sharding[v].gradient_known) continue;
+        if (dec->sharding[v].gradient_known && !wefti_rows_are(dec, v)) continue;
         dec->sharding[v].gradient = local->out[first + o];
         dec->sharding[v].gradient_known = true;
     }

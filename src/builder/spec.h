@@ -20,6 +20,7 @@ typedef struct wefti_optimizer_plan {
                         wefti_update_rule *out); /* arrays stay valid while the program is built */
     bool clip; /* clipping: needs squares of gradients, so all gradients live until the update */
     const weft_op_def *norm_op;
+    bool rows; /* gradients of tables may be rows: see builder/rows.c */
     /* Up to a commit of all devices, a step changes no parameter, state or optimizer tensor. */
     bool recovery;
     /* With recovery: state that no other device has is also kept by a buddy (buddy/buddy.h). */

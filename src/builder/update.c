@@ -249,11 +249,17 @@ weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_des
     const weft_body *body;
     *rule = (wefti_update_rule){0};
     WEFT_TRY(b->spec->optimizer->rule(b->spec->optimizer->context, name, whole, rule));
-    WEFT_TRY(update_body(b, whole, rule, &fresh));
-    WEFT_TRY(wefti_build_intern(b, fresh, &body));
+    const bool rows = wefti_rows_are(b->dec, value);
     for (int i = 0; i < rule->states; i++)
-        state_layouts[i] = wefti_layout_replicated(rule->state_descs[i].rank);
-    if (b->part) {
+        state_layouts[i] = rows && b->part ? b->dec->sharding[value].state
+                                           : wefti_layout_replicated(rule->state_descs[i].rank);
+    if (rows) {
+        WEFT_TRY(wefti_rows_update(b, value, rule, &body));
+    } else {
+        WEFT_TRY(update_body(b, whole, rule, &fresh));
+        WEFT_TRY(wefti_build_intern(b, fresh, &body));
+    }
+    if (b->part && !rows) {
         const wefti_local_body *local;
         WEFT_TRY(wefti_build_update_body(b, value, body, rule->states, &local));
         for (int i = 0; i < rule->states; i++) state_layouts[i] = local->in[1 + i];
@@ -448,7 +454,10 @@ static weft_status norm_step(wefti_emitter *b, int32_t v, int64_t slot) {
         wefti_sharding_desc(b->dec, &b->root->values[v].desc, &b->dec->sharding[v].state);
     WEFT_TRY(wefti_gradient_bring(b, WEFTI_SECTION_NORM, v, WEFTI_GRADIENT_SUM, false));
     WEFT_TRY(wefti_body_create(b->g, "norm", &fresh));
+    if (wefti_rows_are(b->dec, v)) desc = b->dec->rows[v];
     weft_status status = wefti_body_input(fresh, desc, WEFTI_VALUE_INPUT, "gradient", &in);
+    if (status == WEFT_OK && wefti_rows_are(b->dec, v))
+        status = wefti_rows_sums(b, v, fresh, in, &node, &in);
     if (status == WEFT_OK)
         status = wefti_body_add(fresh, b->spec->optimizer->norm_op, NULL, 1, &in, NULL, "", &node);
     if (status == WEFT_OK && wefti_out(&fresh->nodes[node], 0)->dtype != b->p->norms_dtype) {

@@ -57,6 +57,7 @@ static void print_json(const weft_model_report *r) {
     cli_json_real(&json, "forward_flops", r->forward_flops);
     cli_json_real(&json, "backward_flops", r->backward_flops);
     cli_json_text(&json, "largest", r->largest);
+    if (r->rows) cli_json_text(&json, "rows", r->rows);
     cli_json_end(&json);
 }
 
@@ -120,6 +121,7 @@ static void print_text(const weft_model_report *r) {
     cli_say(stdout, ", programs %s%s\n", cli_bytes((double)r->program_bytes, b),
             cli_tiers(r->host_bytes, r->disk_bytes, tiers));
     cli_say(stdout, "%s", cli_moves(r->host_moved_bytes, r->disk_moved_bytes, tiers));
+    if (r->rows) cli_say(stdout, "%s", r->rows);
     if (split) print_peaks(r);
     if (r->largest && *r->largest) cli_say(stdout, "largest: %s\n", r->largest);
 }

@@ -68,6 +68,7 @@ static const use uses[] = {
     {"train.optimizer.eps", rule_key, TWO_MOMENTS | RULE(ADAFACTOR) | RULE(ADAGRAD)},
     {"train.optimizer.initial_accumulator", rule_key, RULE(ADAGRAD)},
     {"train.optimizer.momentum", rule_key, BUFFERED},
+    {"train.rows", mode_key, ((1u << WEFT_JOB_MODES) - 1) & ~(unsigned)AUTO},
     {"train.schedule.final", schedule_key, FALLING},
     {"train.schedule.every", schedule_key, SCHEDULE(STEP)},
     {"train.schedule.factor", schedule_key, SCHEDULE(STEP)},

@@ -109,6 +109,21 @@ typedef enum wefti_tensor_role {
 
 /* A named tensor in memory. `desc` is this rank's region of `whole`, as `layout`
  * gives it on the program's mesh; without a plan it is the whole. */
+/* How a table that an embedding reads is updated, where the session's option `rows` is AUTO. */
+#define WEFTI_ROWS_FORMS(X)                                                                        \
+    X(UNASKED, NULL)                                                                               \
+    X(TOUCHED, "by the rows that a step touches")                                                  \
+    X(SHARED, "whole: something else reads it too")                                                \
+    X(SMALL, "whole: a step looks up as many rows as it has")                                      \
+    X(STEPS, "whole: the step has several microbatches or stages, or keeps gradients or buddies")  \
+    X(OPTIMIZER, "whole: the optimizer needs all of it")                                           \
+    X(TIER, "whole: it, its gradient or its optimizer state is not in device memory")
+typedef enum wefti_rows_form {
+#define WEFTI_ROWS_FORM(name, text) WEFTI_ROWS_##name,
+    WEFTI_ROWS_FORMS(WEFTI_ROWS_FORM)
+#undef WEFTI_ROWS_FORM
+} wefti_rows_form;
+
 typedef struct wefti_tensor {
     const char *name;
     wefti_tensor_role role;
@@ -117,7 +132,8 @@ typedef struct wefti_tensor {
     weft_desc desc;
     weft_init init;
     wefti_location home;
-    bool frozen; /* PARAM: training does not change it */
+    bool frozen;          /* PARAM: training does not change it */
+    wefti_rows_form rows; /* PARAM */
     weft_desc whole;
     wefti_layout layout;
     /* Inputs of programs that run all microbatches in one section: microbatch m lies at home + m

@@ -245,6 +245,7 @@ weft_status wefti_optimizer_for(const weft_session_options *options, const weft_
                                 wefti_optimizer **out) {
     WEFT_TRY(wefti_optimizer_create(&options->optimizer, options->clip > 0, graph, out));
     (*out)->plan.recovery = options->recovery;
+    (*out)->plan.rows = options->rows == WEFT_ROWS_AUTO;
     (*out)->plan.buddies = options->recovery && options->buddy;
     return WEFT_OK;
 }

@@ -47,9 +47,10 @@ static uint64_t digest_settings(const weft_session *s) {
     uint64_t digest = wefti_digest_number(3, (uint64_t)x->kind);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
         digest = wefti_digest_real(digest, reals[i]);
-    digest = wefti_digest_number(digest, (uint64_t)o->microbatches << 4 | (uint64_t)o->buddy << 3 |
-                                             (uint64_t)o->keep_gradients << 2 |
-                                             (uint64_t)o->recompute << 1 | (uint64_t)o->recovery);
+    digest =
+        wefti_digest_number(digest, (uint64_t)o->microbatches << 5 | (uint64_t)o->rows << 4 |
+                                        (uint64_t)o->buddy << 3 | (uint64_t)o->keep_gradients << 2 |
+                                        (uint64_t)o->recompute << 1 | (uint64_t)o->recovery);
     const uint64_t decay = s->optimizer ? wefti_optimizer_digest(s->optimizer) : 0;
     return wefti_digest_number(digest, decay);
 }

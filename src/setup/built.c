@@ -267,6 +267,7 @@ weft_session_options wefti_built_options(const wefti_built *b) {
         .decay = train->optimizer.decay_rules,
     };
     o.clip = train->clip;
+    o.rows = train->rows;
     o.recovery = b->job->recovery.enabled;
     o.buddy = b->job->recovery.buddy;
     o.microbatches = (int)b->batch.microbatches;

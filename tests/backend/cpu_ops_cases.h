@@ -460,6 +460,7 @@ static const allowed fallbacks[] = {
     {"attention_mask_grad", "statistics are f32", bf16_lse},
     {"attention_mask_grad", "sums are kept in f32", bf16_mask},
     {"scatter_add", "sums are kept in f32", bf16_x},
+    {"rows_*", "parameters and their gradients are f32", bf16_x},
     {"top_k_grad", "sums are kept in f32", bf16_result},
     {"opt_*", "parameters, state and scalars are f32", bf16_state},
     {"lamb_squares", "parameters, state and scalars are f32", bf16_state},

@@ -229,6 +229,9 @@ static const formula formulas[] = {
     {"constant", -1, 0},
     {"broadcast_to", -1, 0},
     {"embedding", -1, 0},
+    {"embedding_rows", -1, 0},
+    {"rows_sum", 0, 1},
+    {"rows_write", -1, 0},
     {"gather", -1, 0},
     {"cache_write", -1, 0},
     {"reshape", -1, 0},
@@ -352,7 +355,10 @@ static void check_bytes(const op_setup *s) {
     if (reads_a_part(s->op)) {
         bytes = bytes_shown(s, &g);
     } else if (s->op->flags & WEFTI_OP_RESHAPE) {
-        bytes = 0; /* the same memory */
+        bytes = 0;                          /* the same memory */
+    } else if (!strcmp(op, "rows_write")) { /* the rows, read and written, and the ids */
+        bytes =
+            2 * (double)weft_desc_bytes(&s->in[2].desc) + (double)weft_desc_bytes(&s->in[1].desc);
     } else if (!strcmp(op, "cache_write")) {
         /* The rows, read and written, and the position; the rest of the cache stays where it is. */
         bytes =

@@ -238,6 +238,26 @@ static weft_status fill_cells(const wefti_job_programs *p, weft_model_report *r)
     return status;
 }
 
+/* All ranks decide alike, and no stage has rows where another has whole tables. */
+static weft_status tell_rows(const wefti_program *p, char **out) {
+    static const char *const forms[] = {
+#define WEFTI_ROWS_FORM(name, text) text,
+        WEFTI_ROWS_FORMS(WEFTI_ROWS_FORM)
+#undef WEFTI_ROWS_FORM
+    };
+    wefti_text text = {0};
+    bool any = false;
+    for (int32_t i = 0; i < p->tensor_count; i++) {
+        if (p->tensors[i].rows == WEFTI_ROWS_UNASKED) continue;
+        wefti_text_add(&text, "%s is updated %s\n", p->tensors[i].name, forms[p->tensors[i].rows]);
+        any = true;
+    }
+    if (!any) return WEFT_OK;
+    *out = wefti_text_take(&text);
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a report");
+    return WEFT_OK;
+}
+
 static weft_status fill(wefti_job_programs *p, weft_model_report *r) {
     const weft_body *root = p->built.model.graph->root;
     const double micro = (double)p->built.batch.microbatches;
@@ -255,6 +275,7 @@ static weft_status fill(wefti_job_programs *p, weft_model_report *r) {
         r->parameters += weft_desc_elems(&v->desc);
         if (!v->frozen) r->trained += weft_desc_elems(&v->desc);
     }
+    WEFT_TRY(tell_rows(p->classes->classes[0].programs[0], &r->rows));
     int32_t fused[3];
     wefti_job_programs_fused(p, fused);
     if (p->plan)
@@ -285,6 +306,7 @@ void weft_model_report_free(weft_model_report *r) {
     wefti_free(r->cells);
     wefti_free(r->peaks);
     wefti_free(r->largest);
+    wefti_free(r->rows);
     wefti_free(r->unmatched);
     wefti_free(r);
 }

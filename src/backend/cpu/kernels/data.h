@@ -28,6 +28,36 @@ typedef struct wefti_embedding_backward_args {
     int64_t rows, dim, vocab, begin, padding;
 } wefti_embedding_backward_args;
 
+/* A gradient as rows (rows/rows.h): y[r] = id, dy[r]. Ids outside the table, and `padding`, become
+ * negative. */
+typedef struct wefti_embedding_rows_args {
+    wefti_src dy, ids;
+    float *y; /* [rows, 2 + dim] */
+    int64_t rows, dim, vocab, begin, padding;
+} wefti_embedding_rows_args;
+
+/* Each touched row once, in the order in which x first names it: ids[k] counts from `begin`; the
+ * terms of sums[k] are added in order, those of each of `parts` parts first. Part p has the places
+ * up to ends[p]. Unused places have the id -1 and zeros. */
+typedef struct wefti_rows_sum_args {
+    const float *x; /* [places, width] */
+    int32_t *ids;   /* [places] */
+    float *sums;    /* [places, columns] */
+    const int32_t *ends;
+    int64_t places, width, first, columns, vocab, begin; /* first: the first column of x */
+    int32_t parts;
+    void *workspace;
+} wefti_rows_sum_args;
+size_t wefti_rows_sum_workspace_bytes(int64_t places);
+
+/* table[ids[k]] = x[k]; ids outside the table are dropped. */
+typedef struct wefti_rows_write_args {
+    float *table;
+    const int32_t *ids;
+    const float *x;
+    int64_t count, dim, vocab;
+} wefti_rows_write_args;
+
 /* Rotary positions (Su et al. 2021). x is [batch, seq, heads, dim] with strides in elements; dim
  * has stride 1. The first `rotary` elements of dim are rotated, the rest are copied. cos, sin:
  * [positions, rotary / 2] from wefti_rope_row. Backward is the same kernel with inverse =

@@ -2,6 +2,7 @@
  * instruction set. */
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/cpu/kernels/blocks.h"
+#include "rows/rows.h"
 
 size_t wefti_reduce_workspace_bytes(int64_t outer, int64_t reduce, int64_t inner) {
     int64_t block = inner == 1 ? REDUCE_ROW_BLOCK : reduce_block_rows(inner);
@@ -24,6 +25,11 @@ size_t wefti_batch_norm_workspace_bytes(int64_t n, int64_t channels, int64_t spa
     if (n > pieces) pieces = n;
     if (pieces < 1) pieces = 1;
     return (size_t)((3 + 2 * pieces) * channels) * sizeof(float);
+}
+
+/* The ids as the rows have them, and what finds equal ones. */
+size_t wefti_rows_sum_workspace_bytes(int64_t places) {
+    return (size_t)places * sizeof(int32_t) + wefti_rows_bytes(places);
 }
 
 size_t wefti_lamb_workspace_bytes(int64_t elements) {

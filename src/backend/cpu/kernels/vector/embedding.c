@@ -1,6 +1,7 @@
-/* embedding, one_hot, gather, scatter_add: see kernels/data.h. Additions into one row keep the
- * order of the source rows: each task owns a strip of columns and goes through all rows. */
+/* embedding, rows, one_hot, gather, scatter_add: see kernels/data.h. Additions into one row keep
+ * the order of the source rows: each task owns a strip of columns and goes through all rows. */
 #include "backend/cpu/kernels/vector/table.h"
+#include "rows/rows.h"
 
 enum { EMBEDDING_TASK = 8192, EMBEDDING_STRIP = 64 };
 
@@ -69,6 +70,87 @@ void KERNEL(embedding_backward)(wefti_pool *pool, const wefti_embedding_backward
     if (!a->accumulate)
         wefti_pool_run(pool, blocks_of(a->vocab * a->dim, EMBEDDING_TASK), zero_task, &copy);
     wefti_pool_run(pool, blocks_of(a->dim, EMBEDDING_STRIP), embedding_backward_task, &copy);
+}
+
+static void embedding_rows_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const wefti_embedding_rows_args *a = context;
+    int64_t dim = a->dim, per = rows_of_task(dim), end = min64(a->rows, (task + 1) * per);
+    for (int64_t row = task * per; row < end; row++) {
+        int64_t id = load_id(a->ids, row);
+        if (id < a->begin || id - a->begin >= a->vocab || id == a->padding) id = -1;
+        float *y = a->y + row * (dim + WEFTI_ROWS_ID);
+        y[0] = (float)wefti_rows_high(id);
+        y[1] = (float)wefti_rows_low(id);
+        FOR_VECTORS(i, n, dim) {
+            store_f32(y + WEFTI_ROWS_ID + i, load(a->dy, row * dim + i, n), n);
+        }
+    }
+}
+
+void KERNEL(embedding_rows)(wefti_pool *pool, const wefti_embedding_rows_args *a) {
+    wefti_embedding_rows_args copy = *a;
+    wefti_pool_run(pool, blocks_of(a->rows, rows_of_task(a->dim)), embedding_rows_task, &copy);
+}
+
+typedef struct rows_sum_run {
+    const wefti_rows_sum_args *a;
+    wefti_rows rows;
+} rows_sum_run;
+
+static void rows_sum_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const rows_sum_run *run = context;
+    const wefti_rows_sum_args *a = run->a;
+    int64_t per = rows_of_task(a->columns), end = min64(a->places, (task + 1) * per);
+    for (int64_t row = task * per; row < end; row++) {
+        float *y = a->sums + row * a->columns;
+        a->ids[row] = row < run->rows.count ? run->rows.ids[row] : -1;
+        if (row >= run->rows.count) {
+            memset(y, 0, (size_t)a->columns * sizeof *y);
+            continue;
+        }
+        const int32_t *place = run->rows.place, *begin = run->rows.begin + row;
+        FOR_VECTORS(i, n, a->columns) {
+            vf total = vf_zero(), term = vf_zero();
+            int32_t part = 0;
+            for (int32_t k = begin[0]; k < begin[1]; k++) {
+                for (; place[k] >= a->ends[part]; part++) {
+                    total = total + term;
+                    term = vf_zero();
+                }
+                term = term + load_f32(a->x + place[k] * a->width + a->first + i, n);
+            }
+            store_f32(y + i, total + term, n);
+        }
+    }
+}
+
+void KERNEL(rows_sum)(wefti_pool *pool, const wefti_rows_sum_args *a) {
+    rows_sum_run run = {.a = a};
+    int32_t *ids = a->workspace;
+    for (int64_t i = 0; i < a->places; i++) {
+        const float *row = a->x + i * a->width;
+        int64_t id = wefti_rows_id((double)row[0], (double)row[1]) - a->begin;
+        ids[i] = id >= 0 && id < a->vocab ? (int32_t)id : -1;
+    }
+    wefti_rows_find(ids, a->places, ids + a->places, &run.rows);
+    wefti_pool_run(pool, blocks_of(a->places, rows_of_task(a->columns)), rows_sum_task, &run);
+}
+
+static void rows_write_task(void *context, int64_t task, int thread) {
+    (void)thread;
+    const wefti_rows_write_args *a = context;
+    int64_t per = rows_of_task(a->dim), end = min64(a->count, (task + 1) * per);
+    for (int64_t row = task * per; row < end; row++)
+        if (a->ids[row] >= 0 && a->ids[row] < a->vocab)
+            memcpy(a->table + a->ids[row] * a->dim, a->x + row * a->dim,
+                   (size_t)a->dim * sizeof *a->table);
+}
+
+void KERNEL(rows_write)(wefti_pool *pool, const wefti_rows_write_args *a) {
+    wefti_rows_write_args copy = *a;
+    wefti_pool_run(pool, blocks_of(a->count, rows_of_task(a->dim)), rows_write_task, &copy);
 }
 
 static void one_hot_task(void *context, int64_t task, int thread) {

@@ -1,0 +1,30 @@
+#!/bin/sh
+# train.rows: auto. The checkpoints of sgd and adagrad are those of dense gradients: on one device, on two, and in two
+# processes. weft model says how tables are updated, and its memory is the run's.
+. tests/cli/run.inc
+
+cat >job.yaml <<EOF
+model: {family: llama, layers: 1, hidden: 32, heads: 2, ffn: 64, context: 8, vocab: 600, tied: false}
+data: {format: text, path: text.txt, tokenizer: bytes}
+train: {steps: 4, batch: 4, clip: 0, log: log.jsonl}
+EOF
+for i in 1 2 3 4 5 6 7 8 9 10; do seq $((i * 50)) $((i * 90)); done >text.txt
+for rule in sgd adagrad; do
+    for rows in none auto; do
+        word="train.optimizer=$rule train.rows=$rows"
+        # shellcheck disable=SC2086
+        expect 0 '' train job.yaml $word checkpoint.dir=$rule-$rows-1
+        # shellcheck disable=SC2086
+        expect 0 '' train job.yaml $word checkpoint.dir=$rule-$rows-2 --devices 2
+        # shellcheck disable=SC2086
+        expect 0 '' launch -n 2 --no-logs -- "$weft" train job.yaml $word checkpoint.dir=$rule-$rows-3
+    done
+    for run in 1 2 3; do
+        cmp $rule-none-$run/step-000000000004/model.safetensors $rule-auto-$run/step-000000000004/model.safetensors ||
+            fail "$rule, run $run: train.rows changes the bits"
+    done
+done
+expect 0 'embed_tokens.weight' model job.yaml train.rows=auto
+expect 0 'embed_tokens.weight|microbatches' model job.yaml train.rows=auto train.accumulate=2
+expect 1 'train.rows|semi|manual' train job.yaml train.rows=auto parallel.mode=auto
+exit $failed

@@ -1,0 +1,292 @@
+/* Gradients of tables as rows. sgd and adagrad give the bits of dense gradients, on any number of
+ * devices and at every optimizer level. adam changes the touched rows alone. The dense gradient is
+ * not made, and tables that another op reads stay dense. WEFT_TEST_SEED sets the first seed. */
+#include "session_models.h"
+
+#include "session/parts.h"
+#include "weft/plan.h"
+
+enum { STEPS = 4, TABLE = 300, DIM = 7, SMALL = 20, CASES = 60 };
+
+typedef struct trial {
+    uint64_t seed;
+    weft_optimizer_kind kind;
+    weft_dtype dtype;
+    int devices, level;
+    double clip;
+    int64_t batch, seq;
+    bool padded;
+} trial;
+
+/* Two tables with more rows than places, one with fewer, and one that a product reads too. */
+static weft_graph *tables(const trial *t) {
+    weft_graph *g;
+    ASSERT_OK(weft_graph_create(&g));
+    const weft_init init = {WEFT_INIT_NORMAL, 0.4};
+    const weft_desc of_ids = WEFT_DESC(WEFT_I32, t->batch, t->seq);
+    weft_value ids = weft_input(g, "ids", of_ids), other = weft_input(g, "other", of_ids);
+    weft_value wide = weft_param(g, "wide", WEFT_DESC(t->dtype, TABLE, DIM), init),
+               second = weft_param(g, "second", WEFT_DESC(t->dtype, TABLE + 1, DIM), init),
+               small = weft_param(g, "small", WEFT_DESC(t->dtype, SMALL, DIM), init),
+               tied = weft_param(g, "tied", WEFT_DESC(t->dtype, TABLE, DIM), init);
+    weft_value x = weft_embedding_padded(g, wide, ids, t->padded ? 3 : -1, t->dtype);
+    weft_cell_begin(g, "cell");
+    x = weft_cell_end(g, weft_add(g, x, weft_tanh(g, weft_embedding(g, second, other, t->dtype))));
+    x = weft_add(g, x, weft_embedding(g, small, other, t->dtype));
+    x = weft_add(g, x, weft_embedding(g, tied, ids, t->dtype));
+    weft_value y = weft_linear(g, weft_tanh(g, x), tied, WEFT_NO_VALUE, true);
+    weft_loss(g, weft_mean(g, weft_mul(g, y, y), 0, NULL, false));
+    if (weft_graph_status(g) < 0) fail_msg("%s", weft_graph_message(g));
+    return g;
+}
+
+static weft_session *session_for(const trial *t, weft_rows rows, weft_graph **out_graph) {
+    weft_session_options o = plain_options(t->kind, t->clip);
+    weft_plan *plan = NULL;
+    weft_session *s;
+    o.rows = rows;
+    o.optimizer.weight_decay = 0;
+    o.optimizer.initial_accumulator = 0.1;
+    if (t->devices > 1) {
+        ASSERT_OK(weft_plan_create(t->devices, &plan));
+        if (t->level) ASSERT_OK(weft_plan_optimizer(plan, t->level, 0, 0));
+    }
+    o.plan = plan;
+    *out_graph = tables(t);
+    if (weft_session_create(*out_graph, &o, &s) < 0)
+        fail_msg("seed %llu: %s", (unsigned long long)t->seed, weft_error_message());
+    weft_plan_destroy(plan);
+    return s;
+}
+
+/* Few ids of many, often the same; in table `small` those beyond it give NaN, so they stay below.
+ */
+static void feed_ids(weft_session *s, const trial *t, int step) {
+    int32_t ids[64];
+    dice d = {t->seed ^ 77, (uint64_t)step << 20};
+    for (int input = 0; input < 2; input++) {
+        const size_t count = (size_t)(t->batch * t->seq);
+        assert_true(count <= sizeof ids / sizeof *ids);
+        for (size_t i = 0; i < count; i++)
+            ids[i] = (int32_t)roll(&d, input ? SMALL : roll(&d, 2) ? TABLE : 6);
+        ASSERT_OK(weft_session_feed(s, 0, input ? "other" : "ids", ids, count * sizeof *ids));
+    }
+}
+
+static void train(weft_session *s, const trial *t) {
+    for (int step = 0; step < STEPS; step++) {
+        feed_ids(s, t, step);
+        ASSERT_OK(weft_session_step(s, 0.1, NULL));
+        const weft_session_memory m = weft_session_memory_of(s);
+        assert_int_equal(m.predicted_peak_bytes, m.observed_peak_bytes);
+    }
+}
+
+static bool same_tensors(weft_session *a, weft_session *b) {
+    for (int k = 0; k < weft_session_tensors(a, 0); k++) {
+        weft_tensor_info info;
+        ASSERT_OK(weft_session_tensor(a, 0, k, &info));
+        if (info.role != WEFT_ROLE_PARAM && info.role != WEFT_ROLE_OPTIMIZER) continue;
+        char *x = malloc((size_t)info.bytes), *y = malloc((size_t)info.bytes);
+        ASSERT_OK(weft_session_read(a, 0, info.name, x, (size_t)info.bytes));
+        ASSERT_OK(weft_session_read(b, 0, info.name, y, (size_t)info.bytes));
+        const bool same = !memcmp(x, y, (size_t)info.bytes);
+        free(x);
+        free(y);
+        if (!same) return false;
+    }
+    return true;
+}
+
+static wefti_rows_form form_of(const weft_session *s, const char *name) {
+    const wefti_tensor *x = wefti_program_tensor(s->views[0]->programs[0], name);
+    assert_non_null(x);
+    return x->rows;
+}
+
+/* How many updates of a device's program take rows. */
+static int updates_by_rows(const weft_session *s) {
+    const wefti_program *p = s->views[0]->programs[0];
+    int count = 0;
+    for (int section = 0; section < WEFTI_SECTIONS; section++)
+        for (int32_t k = 0; k < p->step_count[section]; k++) {
+            const wefti_step *step = &p->steps[section][k];
+            if (step->kind != WEFTI_STEP_CALL || step->phase != WEFTI_UPDATE) continue;
+            for (int32_t i = 0; i < step->routine->code_count; i++) {
+                const weft_node *n = step->routine->code[i].node;
+                count += n && !strcmp(n->op->name, "rows_sum") && step->tensor >= 0;
+            }
+        }
+    return count;
+}
+
+static trial trial_of(uint64_t seed) {
+    dice d = {seed, 0};
+    trial t = {.seed = seed, .kind = roll(&d, 2) ? WEFT_SGD : WEFT_ADAGRAD};
+    t.dtype = roll(&d, 4) ? WEFT_F32 : WEFT_F64;
+    t.devices = 1 + (int)roll(&d, 4);
+    t.level = t.devices > 1 ? (int)roll(&d, 4) : 0;
+    t.batch = t.devices + (int64_t)roll(&d, 4);
+    t.seq = 3 + (int64_t)roll(&d, 6);
+    t.padded = roll(&d, 2);
+    return t;
+}
+
+static void rows_have_the_bits_of_dense_gradients(void **state) {
+    (void)state;
+    const char *given = getenv("WEFT_TEST_SEED");
+    const uint64_t first = given ? strtoull(given, NULL, 10) : 1;
+    for (uint64_t seed = first; seed < first + (given ? 1 : CASES); seed++) {
+        const trial t = trial_of(seed);
+        weft_graph *g[2];
+        weft_session *s[2];
+        for (int k = 0; k < 2; k++) {
+            s[k] = session_for(&t, k ? WEFT_ROWS_AUTO : WEFT_ROWS_NONE, &g[k]);
+            train(s[k], &t);
+        }
+        assert_int_equal(updates_by_rows(s[0]), 0);
+        assert_int_equal(updates_by_rows(s[1]), 2 + (t.batch * t.seq < SMALL));
+        assert_int_equal(form_of(s[0], "wide"), WEFTI_ROWS_UNASKED);
+        assert_int_equal(form_of(s[1], "wide"), WEFTI_ROWS_TOUCHED);
+        assert_int_equal(form_of(s[1], "tied"), WEFTI_ROWS_SHARED);
+        assert_int_equal(form_of(s[1], "small") == WEFTI_ROWS_SMALL, t.batch * t.seq >= SMALL);
+        if (!same_tensors(s[0], s[1]))
+            fail_msg("WEFT_TEST_SEED=%llu (%s, %s, %d devices, level %d, batch %d): bits differ",
+                     (unsigned long long)seed, t.kind == WEFT_SGD ? "sgd" : "adagrad",
+                     weft_dtype_text(t.dtype), t.devices, t.level, (int)t.batch);
+        for (int k = 0; k < 2; k++) {
+            weft_session_destroy(s[k]);
+            weft_graph_destroy(g[k]);
+        }
+    }
+}
+
+/* With clipping and every optimizer that takes rows, N devices are one device up to rounding. */
+static void devices_change_only_rounding(void **state) {
+    (void)state;
+    for (int kind = 0; kind < (int)WEFT_OPTIMIZERS; kind++)
+        for (int devices = 2; devices <= 3; devices++) {
+            trial t = {.seed = (uint64_t)kind,
+                       .kind = (weft_optimizer_kind)kind,
+                       .dtype = WEFT_F32,
+                       .devices = devices,
+                       .level = kind % 4,
+                       .clip = devices == 2 ? 0.01 : 0,
+                       .batch = 6,
+                       .seq = 4};
+            weft_graph *g[2];
+            weft_session *s[2];
+            for (int k = 0; k < 2; k++) {
+                s[k] = session_for(&t, WEFT_ROWS_AUTO, &g[k]);
+                train(s[k], &t);
+                t.devices = 1;
+            }
+            const bool whole = kind == WEFT_LAMB || kind == WEFT_ADAFACTOR;
+            assert_int_equal(updates_by_rows(s[0]), whole ? 0 : 2);
+            const bool direction = kind == WEFT_LION || whole; /* of rounding errors, too */
+            if (!direction && difference(s[1], s[0], WEFT_ROLE_PARAM) > 1e-3)
+                fail_msg("optimizer %d, %d devices: %g apart", kind, devices,
+                         difference(s[1], s[0], WEFT_ROLE_PARAM));
+            for (int k = 0; k < 2; k++) {
+                weft_session_destroy(s[k]);
+                weft_graph_destroy(g[k]);
+            }
+        }
+}
+
+/* adam by hand, in double, for the rows that a step touches. */
+static void adam_changes_touched_rows_alone(void **state) {
+    (void)state;
+    enum { PLACES = 5 };
+    static const int32_t ids[STEPS][PLACES] = {
+        {1, 7, 1, 2, 9}, {7, 7, 7, 11, 2}, {70, 1, 70, 7, 3}, {2, 2, 2, 2, 2}};
+    weft_graph *g;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value table = weft_param(g, "table", matrix(TABLE, DIM), (weft_init){WEFT_INIT_NORMAL, 1});
+    weft_value in = weft_input(g, "ids", WEFT_DESC(WEFT_I32, PLACES));
+    weft_value x = weft_input(g, "x", matrix(PLACES, DIM));
+    weft_loss(g,
+              weft_sum(g, weft_mul(g, weft_embedding(g, table, in, WEFT_F32), x), 0, NULL, false));
+    weft_session_options o = plain_options(WEFT_ADAM, 0);
+    o.rows = WEFT_ROWS_AUTO;
+    o.optimizer.weight_decay = 0;
+    weft_session *s = session_of(g, o);
+    static double p[TABLE][DIM], m[TABLE][DIM], v[TABLE][DIM];
+    int64_t count;
+    float *start = read_tensor(s, 0, "table", &count);
+    for (int64_t i = 0; i < count; i++) p[i / DIM][i % DIM] = (double)start[i];
+    for (int step = 0; step < STEPS; step++) {
+        float values[PLACES * DIM];
+        for (int i = 0; i < PLACES * DIM; i++)
+            values[i] = wefti_philox_normal(5, (uint64_t)step, (uint64_t)i);
+        ASSERT_OK(weft_session_feed(s, 0, "ids", ids[step], sizeof ids[step]));
+        ASSERT_OK(weft_session_feed(s, 0, "x", values, sizeof values));
+        ASSERT_OK(weft_session_step(s, 0.1, NULL));
+        for (int32_t row = 0; row < TABLE; row++)
+            for (int d = 0; d < DIM; d++) {
+                double gradient = 0;
+                bool touched = false;
+                for (int i = 0; i < PLACES; i++)
+                    if (ids[step][i] == row) {
+                        gradient += (double)values[i * DIM + d];
+                        touched = true;
+                    }
+                if (!touched) continue;
+                const weft_optimizer *a = &o.optimizer;
+                m[row][d] = a->beta1 * m[row][d] + (1 - a->beta1) * gradient;
+                v[row][d] = a->beta2 * v[row][d] + (1 - a->beta2) * gradient * gradient;
+                p[row][d] -= 0.1 * m[row][d] / (1 - pow(a->beta1, step + 1)) /
+                             (sqrt(v[row][d] / (1 - pow(a->beta2, step + 1))) + a->eps);
+            }
+    }
+    float *end = read_tensor(s, 0, "table", &count);
+    for (int64_t i = 0; i < count; i++) {
+        const double want = p[i / DIM][i % DIM];
+        if (!(fabs((double)end[i] - want) <= 1e-5 * fmax(1, fabs(want))))
+            fail_msg("row %d: %.9g, not %.9g", (int)(i / DIM), (double)end[i], want);
+        if (v[i / DIM][0] == 0) assert_true(end[i] == start[i]);
+    }
+    free(start);
+    free(end);
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+}
+
+/* A table of 2.8 MB: its dense gradient is most of the transient memory. */
+static void the_dense_gradient_is_not_made(void **state) {
+    (void)state;
+    enum { LARGE = 100000, PLACES = 12 };
+    int64_t transient[2];
+    for (int k = 0; k < 2; k++) {
+        weft_graph *g;
+        ASSERT_OK(weft_graph_create(&g));
+        weft_value table =
+            weft_param(g, "table", matrix(LARGE, DIM), (weft_init){WEFT_INIT_ZEROS, 0});
+        weft_value in = weft_input(g, "ids", WEFT_DESC(WEFT_I32, PLACES));
+        weft_value y = weft_embedding(g, table, in, WEFT_F32);
+        weft_loss(g, weft_mean(g, weft_tanh(g, y), 0, NULL, false));
+        weft_session_options o = plain_options(WEFT_ADAGRAD, 0);
+        o.rows = k ? WEFT_ROWS_AUTO : WEFT_ROWS_NONE;
+        weft_session *s = session_of(g, o);
+        const int32_t ids[PLACES] = {5, 99999, 70000, 5};
+        ASSERT_OK(weft_session_feed(s, 0, "ids", ids, sizeof ids));
+        ASSERT_OK(weft_session_step(s, 0.1, NULL));
+        const weft_session_memory m = weft_session_memory_of(s);
+        assert_int_equal(m.predicted_peak_bytes, m.observed_peak_bytes);
+        transient[k] = m.transient_bytes;
+        weft_session_destroy(s);
+        weft_graph_destroy(g);
+    }
+    assert_true(transient[0] >= LARGE * DIM * 4);
+    assert_true(transient[1] < 16384);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_have_the_bits_of_dense_gradients),
+        cmocka_unit_test(devices_change_only_rounding),
+        cmocka_unit_test(adam_changes_touched_rows_alone),
+        cmocka_unit_test(the_dense_gradient_is_not_made),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
