@@ -74,7 +74,7 @@ module weft_c ! what goes straight to C
     end enum
     enum, bind(C)
         enumerator :: WEFT_OFFLOAD_OPTIMIZER, WEFT_OFFLOAD_PARAMETERS, WEFT_OFFLOAD_SAVED, &
-            WEFT_OFFLOAD_GRADIENTS
+            WEFT_OFFLOAD_GRADIENTS, WEFT_OFFLOAD_COPIES
     end enum
     enum, bind(C)
         enumerator :: WEFT_TIER_DEVICE, WEFT_TIER_HOST, WEFT_TIER_DISK

@@ -33,7 +33,7 @@ extern "C" {
 /* What may lie in a tier below device memory, and the tiers. */
 #define WEFT_OFFLOAD_LIST(X)                                                                       \
     X(OPTIMIZER, "optimizer")                                                                      \
-    X(PARAMETERS, "parameters") X(SAVED, "saved") X(GRADIENTS, "gradients")
+    X(PARAMETERS, "parameters") X(SAVED, "saved") X(GRADIENTS, "gradients") X(COPIES, "copies")
 #define WEFT_TIER_LIST(X) X(DEVICE, "device") X(HOST, "host") X(DISK, "disk")
 
 #define WEFT_ROW(name, text) WEFT_PARALLEL_##name,
@@ -116,10 +116,10 @@ WEFT_API weft_status weft_plan_recompute(weft_plan *plan, weft_recompute mode, c
  * OPTIMIZER: the optimizer states of the parameters whose names match the glob ("h.*", "*").
  * PARAMETERS: these parameters. SAVED: what the calls of cells whose paths match ("h.*") save in
  * forward passes for their backward passes, from one pass to the other. GRADIENTS: the gradients of
- * these parameters, from a backward pass that adds to one to the next, and to the update. HOST:
- * memory of the host. DISK: a file. DEVICE: undo an earlier rule. Of several rules with the same
- * `what` the last that matches counts. A rule replaces an earlier one of the same `match` and
- * `what`. */
+ * these parameters, from a backward pass that adds to one to the next, and to the update. COPIES:
+ * what a rank keeps of them and of their states for its buddy. HOST: memory of the host. DISK: a
+ * file. DEVICE: undo an earlier rule. Of several rules with the same `what` the last that matches
+ * counts. A rule replaces an earlier one of the same `match` and `what`. */
 WEFT_API weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload what,
                                        weft_tier to) WEFT_CHECKED;
 /** Place work: `where` is "host" or "device" (undo an earlier rule). "host": the host of a device

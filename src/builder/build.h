@@ -366,6 +366,9 @@ bool wefti_same_shape(const weft_desc *a, const weft_desc *b);
 /* tiers.c */
 /* The memory in which the plan keeps `what` of a parameter or of a call. */
 wefti_space wefti_tier_space(const wefti_emitter *b, weft_offload what, const char *name);
+/* Likewise of a parameter, unless it is too small to be worth a move. */
+wefti_space wefti_tier_of_large(const wefti_program_spec *spec, weft_offload what,
+                                const wefti_value_info *param);
 /* Whether a buffer lies in a tier below device memory. */
 bool wefti_tier_below(const wefti_emitter *b, int32_t buffer);
 /* Begins to copy a parameter that lies there to a new buffer of device memory. */
@@ -418,13 +421,16 @@ typedef struct wefti_update_draft {
 } wefti_update_draft;
 /* Makes the states and the routines of a parameter's update. */
 weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) WEFT_CHECKED;
+/* Divides the update of a piece `here`, if it fetches anything. Needs all of u but `bytes`. */
+weft_status wefti_slices_divide(wefti_emitter *b, int32_t value, const weft_desc *here,
+                                wefti_update_rule *rule, wefti_update_draft *u) WEFT_CHECKED;
 /* Where the states of a slice are in device memory, from now on; and the parameter and the
  * gradient, if they were fetched. */
-weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
-                             wefti_update_operands *at) WEFT_CHECKED;
+weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, wefti_update_draft *u,
+                             int32_t slice, wefti_update_operands *at) WEFT_CHECKED;
 /* Begins to store what was fetched. */
-weft_status wefti_slice_store(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
-                              const wefti_update_operands *at) WEFT_CHECKED;
+weft_status wefti_slice_store(wefti_emitter *b, wefti_section s, const wefti_update_draft *u,
+                              int32_t slice, const wefti_update_operands *at) WEFT_CHECKED;
 /* Updates on the host. send: begins to copy a slice's gradient to host memory, and its value unless
  * it lies there; *out: where the operands will be. arrive: ends these copies. return: begins to
  * copy the new value to device memory. */

@@ -146,10 +146,15 @@ weft_status wefti_saved_take(wefti_emitter *b, wefti_section s, int32_t k, int32
 
 enum { GRADIENT_STORE, GRADIENT_FETCH };
 
-wefti_space wefti_gradient_space(const wefti_program_spec *spec, const wefti_value_info *param) {
+wefti_space wefti_tier_of_large(const wefti_program_spec *spec, weft_offload what,
+                                const wefti_value_info *param) {
     if (!spec->optimizer || !spec->plan || weft_desc_bytes(&param->desc) < least_bytes(spec->plan))
         return WEFTI_SPACE_DEVICE;
-    return space_of_tier(wefti_plan_tier(spec->plan, WEFT_OFFLOAD_GRADIENTS, param->name));
+    return space_of_tier(wefti_plan_tier(spec->plan, what, param->name));
+}
+
+wefti_space wefti_gradient_space(const wefti_program_spec *spec, const wefti_value_info *param) {
+    return wefti_tier_of_large(spec, WEFT_OFFLOAD_GRADIENTS, param);
 }
 
 static int32_t *gradient_buffer(wefti_emitter *b, int32_t value, wefti_gradient_use use) {
@@ -302,12 +307,12 @@ static bool communicates(const wefti_routine *r) {
     return false;
 }
 
-/* Divides the update of this device's piece. */
-static weft_status divide_update(wefti_emitter *b, int32_t value, wefti_update_rule *rule,
-                                 wefti_update_draft *u) {
+weft_status wefti_slices_divide(wefti_emitter *b, int32_t value, const weft_desc *piece,
+                                wefti_update_rule *rule, wefti_update_draft *u) {
     wefti_layout unused[4];
     const weft_desc *whole = &b->root->values[value].desc;
-    weft_desc here = wefti_sharding_desc(b->dec, whole, &b->dec->sharding[value].state);
+    weft_desc here = *piece;
+    if (!u->on_host && !fetches(b, u)) return WEFT_OK;
     const int64_t rows = here.rank ? here.shape[0] : 0;
     const int64_t row = row_bytes(b, u, rule, whole, &here);
     const int64_t most = row ? most_bytes(b) / row : 0, each = most > 0 ? most : 1;
@@ -369,7 +374,7 @@ weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) {
     }
     u->part[rule.states].home = b->param_buffer[value];
     u->part[rule.states + 1].home = gradient_home(b, value);
-    return on_host || fetches(b, u) ? divide_update(b, value, &rule, u) : WEFT_OK;
+    return wefti_slices_divide(b, value, &here, &rule, u);
 }
 
 /* Where part i of a slice lies in its home, and its bytes. */
@@ -390,7 +395,8 @@ enum { UPDATE_AHEAD = 16, STORES_AHEAD = 2 * UPDATE_AHEAD };
 
 /* A slice that is fetched. */
 typedef struct fetched_slice {
-    int32_t value, slice, number;     /* number: of all fetches, which waits name */
+    const wefti_update_draft *of;
+    int32_t slice, number;            /* number: of all fetches, which waits name */
     int32_t part[WEFTI_UPDATE_PARTS]; /* buffers */
     int64_t bytes;
 } fetched_slice;
@@ -421,13 +427,12 @@ static int64_t bytes_of_slice(const wefti_emitter *b, const wefti_update_draft *
     return all;
 }
 
-/* Begins to fetch the next slice of a parameter. */
-static weft_status fetch_slice(wefti_emitter *b, wefti_section s, int32_t value) {
+/* Begins to fetch the next slice of an update. */
+static weft_status fetch_slice(wefti_emitter *b, wefti_section s, wefti_update_draft *u) {
     struct wefti_update_ahead *x = b->ahead;
-    wefti_update_draft *u = &b->update[value];
     fetched_slice *f = &x->slices[x->count];
     int64_t bytes;
-    *f = (fetched_slice){.value = value, .slice = u->next++, .number = x->number++};
+    *f = (fetched_slice){.of = u, .slice = u->next++, .number = x->number++};
     f->bytes = bytes_of_slice(b, u, f->slice, u->states + 2);
     for (int i = 0; i < u->states + 2; i++) {
         const wefti_flight flight = {.use = WEFTI_FLIGHT_FETCH, .owner = f->number};
@@ -468,25 +473,24 @@ static weft_status fetch_ahead(wefti_emitter *b, wefti_section s) {
         int32_t value;
         WEFT_TRY(next_to_fetch(b, &value));
         if (value < 0) return WEFT_OK;
-        const wefti_update_draft *u = &b->update[value];
+        wefti_update_draft *u = &b->update[value];
         if (x->count && x->bytes + bytes_of_slice(b, u, u->next, u->states + 2) > most_bytes(b))
             return WEFT_OK;
-        WEFT_TRY(fetch_slice(b, s, value));
+        WEFT_TRY(fetch_slice(b, s, u));
     }
     return WEFT_OK;
 }
 
-weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
-                             wefti_update_operands *at) {
-    const wefti_update_draft *u = &b->update[value];
+weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, wefti_update_draft *u,
+                             int32_t slice, wefti_update_operands *at) {
     struct wefti_update_ahead *x = b->ahead;
     int32_t i = 0;
     int64_t bytes;
     for (int part = 0; part < u->states; part++)
         at->state[part] = slice_of(b, u, part, slice, &bytes);
     if (!fetches(b, u)) return WEFT_OK;
-    while (i < x->count && (x->slices[i].value != value || x->slices[i].slice != slice)) i++;
-    if (i == x->count) WEFT_TRY(fetch_slice(b, s, value));
+    while (i < x->count && (x->slices[i].of != u || x->slices[i].slice != slice)) i++;
+    if (i == x->count) WEFT_TRY(fetch_slice(b, s, u));
     const fetched_slice f = x->slices[i];
     WEFT_TRY(wefti_slice_arrive(b, s, f.number));
     for (int part = 0; part < u->states + 2; part++)
@@ -496,7 +500,8 @@ weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, int32_t value, i
                                   : &at->gradient) = (wefti_buffer_ref){f.part[part], 0};
     x->bytes -= f.bytes;
     x->slices[i] = x->slices[--x->count];
-    return fetch_ahead(b, s);
+    WEFT_TRY(fetch_ahead(b, s));
+    return x->count || u->next == u->slices ? WEFT_OK : fetch_slice(b, s, u); /* of a copy */
 }
 
 /* Stores are under way behind their updates as fetches are before them: as many, with as many
@@ -514,9 +519,8 @@ static weft_status make_room(wefti_emitter *b, wefti_section s, int64_t bytes) {
     }
 }
 
-weft_status wefti_slice_store(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
-                              const wefti_update_operands *at) {
-    const wefti_update_draft *u = &b->update[value];
+weft_status wefti_slice_store(wefti_emitter *b, wefti_section s, const wefti_update_draft *u,
+                              int32_t slice, const wefti_update_operands *at) {
     int64_t bytes;
     if (!stores(b, u)) return WEFT_OK;
     WEFT_TRY(make_room(b, s, bytes_of_slice(b, u, slice, u->states + 1)));

@@ -317,9 +317,10 @@ static weft_status call_slice(wefti_emitter *b, wefti_section s, int32_t value, 
 /* The update of a slice on the device. */
 static weft_status update_slice(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice) {
     wefti_update_operands at = operands_of(b, value, slice);
-    WEFT_TRY(wefti_slice_take(b, s, value, slice, &at));
+    wefti_update_draft *u = &b->update[value];
+    WEFT_TRY(wefti_slice_take(b, s, u, slice, &at));
     WEFT_TRY(call_slice(b, s, value, slice, &at));
-    return wefti_slice_store(b, s, value, slice, &at);
+    return wefti_slice_store(b, s, u, slice, &at);
 }
 
 /* A slice on its way to the host that updates it. value -1: none. */
@@ -416,8 +417,8 @@ static weft_status update_all(wefti_emitter *b) {
     const wefti_section s = WEFTI_SECTION_UPDATE;
     WEFT_TRY(wefti_build_keep_states(b));
     for (int32_t k = 0; k < b->dec->bucket_count; k++) WEFT_TRY(update_pieces(b, s, k));
-    WEFT_TRY(wefti_tier_finish(b, s));
     WEFT_TRY(wefti_buddy_update(b));
+    WEFT_TRY(wefti_tier_finish(b, s));
     b->p->gather_from = (int32_t)b->step_count[s];
     for (int32_t k = 0; k < b->dec->bucket_count; k++)
         WEFT_TRY(gather_all(b, s, &b->dec->bucket[k]));

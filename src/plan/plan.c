@@ -303,7 +303,7 @@ weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload w
     PLAN_REQUIRED(plan);
     WEFT_TRY(check_match(match, "offload"));
     WEFT_REQUIRE((unsigned)what < WEFT_OFFLOADS, WEFT_E_ARG,
-                 "offload.what is %d; known are optimizer, parameters, saved, gradients",
+                 "offload.what is %d; known are optimizer, parameters, saved, gradients, copies",
                  (int)what);
     WEFT_REQUIRE((unsigned)to < WEFT_TIERS, WEFT_E_ARG,
                  "offload.to is %d; known are device, host, disk", (int)to);

@@ -50,6 +50,11 @@ static inline trial make_trial(uint64_t seed, int most, bool replicas) {
     weft_graph *g = graph_of(&t);
     ASSERT_OK(wefti_graph_wrap(g));
     dice own = {seed, 1u << 29};
+    ASSERT_OK(weft_plan_offload(t.plan, "*", WEFT_OFFLOAD_COPIES, (weft_tier)(seed % WEFT_TIERS)));
+    ASSERT_OK(weft_plan_offload(t.plan, "*.weight", WEFT_OFFLOAD_COPIES,
+                                (weft_tier)(seed / WEFT_TIERS % WEFT_TIERS)));
+    t.plan->offload.least = 1;
+    t.plan->offload.slice = 16 << seed % 8;
     if (replicas && roll(&own, 4)) {
         ASSERT_OK(weft_plan_optimizer(t.plan, 0, 0, 0));
         ASSERT_OK(weft_plan_mode(t.plan, WEFT_PARALLEL_DATA));
@@ -81,6 +86,7 @@ static inline weft_session_options options_of(const trial *t, recovers how) {
     o.plan = t->plan;
     o.recovery = how != PLAIN;
     o.buddy = how == WITH_BUDDIES;
+    o.disk = "/tmp";
     return o;
 }
 

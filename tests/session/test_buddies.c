@@ -1,10 +1,10 @@
 /* Buddies: what no other device has of a device's state, a second one has as a copy. On random
  * networks under random plans, copies have the bits of their owners' tensors after each step, which
- * are the bits of a training without recovery, and memory is as predicted. In worlds a rank dies at
- * a random place of a step, and another process takes its state from its buddy's memory. In the end
- * all bits equal those of an undisturbed run. Holders are on other hosts where a plan allows it.
- * WEFT_TEST_SEED sets the first seed, WEFT_CASES the
- * number of seeds. */
+ * are the bits of a training without recovery, and memory is as predicted. Copies lie in random
+ * tiers. In worlds a rank dies at a random place of a step, and another process takes its state
+ * from its buddy's memory. In the end all bits equal those of an undisturbed run. Holders are on
+ * other hosts where a plan allows it. WEFT_TEST_SEED sets the first seed, WEFT_CASES the number of
+ * seeds. */
 #include "recovery_trial.h"
 
 #include "builder/buddy/buddy.h"
@@ -29,6 +29,14 @@ static void read_piece(weft_session *s, const wefti_program *p, const wefti_piec
                           weft_dtype_bytes(x->desc.dtype));
 }
 
+/* In any tier. */
+static void read_copy(weft_session *s, int32_t rank, const wefti_piece *x, char *out) {
+    const int64_t bytes = weft_desc_bytes(&x->desc);
+    const wefti_home home =
+        wefti_rank_device_home(wefti_workers_device(s->workers, rank), x->home, bytes);
+    if (bytes) ASSERT_OK(wefti_home_read(&home, 0, bytes, out));
+}
+
 /* Returns the number of copies with memory of their own. */
 static int assert_copies(const trial *t, weft_session *s) {
     int copies = 0;
@@ -49,7 +57,7 @@ static int assert_copies(const trial *t, weft_session *s) {
             if (copy->tensor >= 0)
                 read_piece(s, p, copy, b);
             else
-                memcpy(b, memory_of(s, r, copy->home), bytes);
+                read_copy(s, r, copy, b);
             if (memcmp(a, b, bytes))
                 fail_msg("seed %llu: rank %d's copy of '%s' of rank %d differs",
                          (unsigned long long)t->seed, r, copy->name, p->ward);

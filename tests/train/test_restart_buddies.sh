@@ -12,7 +12,7 @@ TMPDIR=$work/tmp HOME=$work
 export TMPDIR HOME
 mkdir "$TMPDIR"
 splits='parallel.strategies=[{match: h.*.mlp.c_fc, split: n0=tp}, {match: h.*.mlp.c_proj, split: k=tp}]'
-tiers="memory.offload=[{match: '*', what: optimizer, to: disk}, {match: '*', what: parameters, to: disk}, {match: '*', what: gradients, to: disk}]"
+tiers="memory.offload=[{match: '*', what: optimizer, to: disk}, {match: '*', what: parameters, to: disk}, {match: '*', what: gradients, to: disk}, {match: '*', what: copies, to: disk}]"
 # shellcheck source=../launch/chance.inc
 . "$(dirname "$0")/../launch/chance.inc"
 cat >on_host.sh <<END

@@ -200,16 +200,19 @@ typedef struct listing {
 } listing;
 
 /* Adds a piece to a list of the program. `copy`: with memory of its own, in *out_buffer. */
-static weft_status add_piece(wefti_emitter *b, listing *l, bool copy, const wefti_piece *piece,
-                             int32_t *out_buffer) {
+static weft_status add_piece(wefti_emitter *b, listing *l, bool copy, wefti_space space,
+                             const wefti_piece *piece, int32_t *out_buffer) {
     wefti_piece *to = &l->pieces[l->count++];
     *to = *piece;
     to->tensor = -1;
     to->home = WEFTI_NOWHERE;
     *out_buffer = -1;
-    if (copy)
-        return wefti_buffer_persistent(b, weft_desc_bytes(&piece->desc),
-                                       wefti_build_name(b, "copy of ", piece->name), out_buffer);
+    if (copy) {
+        WEFT_TRY(wefti_buffer_persistent(b, weft_desc_bytes(&piece->desc),
+                                         wefti_build_name(b, "copy of ", piece->name), out_buffer));
+        b->buffers[*out_buffer].space = space;
+        return WEFT_OK;
+    }
     to->tensor = (int32_t)wefti_map_find_text(l->tensors, piece->name);
     WEFT_REQUIRE(to->tensor >= 0, WEFT_E_BUG, "no tensor '%s' for a buddy", piece->name);
     return WEFT_OK;
@@ -227,12 +230,36 @@ static weft_status check_alone(const wefti_emitter *b, const wefti_buddy_item *i
     return WEFT_OK;
 }
 
+/* As the update of a parameter (update.c): in slices, if the copy lies in a tier below device
+ * memory. */
+static weft_status update_copy(wefti_emitter *b, const wefti_buddy_item *item,
+                               const wefti_piece *param, wefti_update_rule *rule,
+                               wefti_update_draft *u, const wefti_update_operands *copy) {
+    const wefti_section s = WEFTI_SECTION_UPDATE;
+    const char *name = wefti_build_name(b, "copy of ", param->name);
+    WEFT_TRY(wefti_slices_divide(b, item->value, &param->desc, rule, u));
+    for (int32_t slice = 0; slice < u->slices; slice++) {
+        const int64_t begin = slice * u->part[u->states].bytes;
+        wefti_update_operands at = *copy;
+        at.param.delta += begin;
+        at.gradient.delta += begin;
+        WEFT_TRY(wefti_slice_take(b, s, u, slice, &at));
+        WEFT_TRY(wefti_update_call(b, s, item->value, name, WEFTI_TENSOR_OF_WARD,
+                                   slice + 1 == u->slices ? u->last : u->routine, u->states, &at));
+        WEFT_TRY(wefti_slice_store(b, s, u, slice, &at));
+    }
+    return WEFT_OK;
+}
+
 /* The piece of a parameter with its optimizer's states, and the update of a copy. */
 static weft_status list_param(wefti_emitter *b, listing *l, const wefti_buddy_item *item,
                               const wefti_piece *param) {
     const bool copy = l->copies && !item->shared;
+    const wefti_space space =
+        wefti_tier_of_large(b->spec, WEFT_OFFLOAD_COPIES, &b->root->values[item->value]);
     wefti_update_operands at = {.param = {-1, 0}};
     wefti_update_rule rule = {0};
+    wefti_update_draft *u;
     wefti_layout layouts[4];
     int32_t routine = -1;
     if (item->trained)
@@ -240,7 +267,8 @@ static weft_status list_param(wefti_emitter *b, listing *l, const wefti_buddy_it
             wefti_update_routine(b, item->value, &param->desc, false, &rule, layouts, &routine));
     if (item->trained && !item->shared) WEFT_TRY(check_alone(b, item, routine));
     l->buffers[l->count] = -1;
-    WEFT_TRY(add_piece(b, l, copy, param, &at.param.buffer));
+    WEFT_TRY(wefti_new_array(b->scratch, 1, sizeof *u, &u));
+    WEFT_TRY(add_piece(b, l, copy, space, param, &at.param.buffer));
     l->buffers[l->count - 1] = at.param.buffer;
     for (int i = 0; i < rule.states; i++) {
         const char *prefix = wefti_build_name(b, param->name, ".");
@@ -250,17 +278,21 @@ static weft_status list_param(wefti_emitter *b, listing *l, const wefti_buddy_it
             .desc = wefti_layout_local(&layouts[i], &l->items->mesh, &rule.state_descs[i], l->rank),
             .whole = rule.state_descs[i],
             .layout = layouts[i]};
-        WEFT_TRY(add_piece(b, l, copy, &state, &at.state[i].buffer));
-        l->buffers[l->count - 1] = at.state[i].buffer;
+        WEFT_TRY(add_piece(b, l, copy, space, &state, &u->part[i].home));
+        l->buffers[l->count - 1] = u->part[i].home;
     }
     if (!copy || !item->trained) return WEFT_OK;
     const int32_t number = (int32_t)(item - l->items->items);
     at.gradient.buffer = b->buddy->received[item->message];
     at.gradient.delta = elems_of(b, l->items, item->message, number, l->rank) *
                         (int64_t)weft_dtype_bytes(param->desc.dtype);
-    return wefti_update_call(b, WEFTI_SECTION_UPDATE, item->value,
-                             wefti_build_name(b, "copy of ", param->name), WEFTI_TENSOR_OF_WARD,
-                             routine, rule.states, &at);
+    u->states = rule.states;
+    u->slices = 1;
+    u->routine = u->last = routine;
+    u->piece_bytes = weft_desc_bytes(&param->desc);
+    u->part[rule.states].home = at.param.buffer;
+    u->part[rule.states + 1].home = -1; /* the gradient came to device memory */
+    return update_copy(b, item, param, &rule, u, &at);
 }
 
 /* The new value of a state replaces the copy. */
@@ -269,7 +301,7 @@ static weft_status list_state(wefti_emitter *b, listing *l, const wefti_buddy_it
     const bool copy = l->copies && !item->shared;
     int32_t buffer;
     wefti_draft_step *d;
-    WEFT_TRY(add_piece(b, l, copy, state, &buffer));
+    WEFT_TRY(add_piece(b, l, copy, WEFTI_SPACE_DEVICE, state, &buffer));
     l->buffers[l->count - 1] = buffer;
     const int64_t bytes = weft_desc_bytes(&state->desc);
     if (!copy || !item->changes || !bytes) return WEFT_OK;
