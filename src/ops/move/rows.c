@@ -4,13 +4,14 @@
  *         the operands of embedding_grad, put together: an id as two numbers, then dy. Ids that
  *         embedding_grad drops become negative
  *     rows_sum(rows [n, ..., 2 + dim]; vocab, begin, first_column, columns, parts)
- *         -> ids i32 [places], sums [places, columns]
+ *             -> ids i32 [places], sums [places, columns]
  *         each row once, in the order in which `rows` first names it: its number in the piece of a
- *         table, which holds `vocab` rows from `begin` on, and the sum of its gradients. The sum is
- * of the columns from `first_column` on. Unused places have the id -1 and zeros. Terms are added in
- * order; those of each of the equal parts of dimension 0 have a sum of their own first, as devices
- * do that split a batch rows_write(table [vocab, dim], ids i32 [n], rows [n, dim]) -> table, in
- * place table[ids[i]] = rows[i]; an id outside the table is dropped. No id may come twice
+ *         table, which holds `vocab` rows from `begin` on, and the sum of its gradients. The sum
+ *         is of the columns from `first_column` on. Unused places have the id -1 and zeros. Terms
+ *         are added in order. Those of each of the equal parts of dimension 0 have a sum of their
+ *         own first, as devices do that split a batch
+ *     rows_write(table [vocab, dim], ids i32 [n], rows [n, dim]) -> table, in place
+ *         table[ids[i]] = rows[i]; an id outside the table is dropped. No id may come twice
  *
  * An update of touched rows is: rows_sum; gather of the table and of its states; the optimizer's
  * op; rows_write of each result. */
