@@ -37,7 +37,7 @@ static void keep_block(wefti_comm *comm, void *p, int64_t bytes) {
     device_block *block = malloc(sizeof *block);
     if (!block) abort();
     *block = (device_block){NULL, comm, {p, bytes}};
-    if (wefti_stream_expose(device_stream, &block->range, 1) < 0) abort();
+    if (wefti_stream_expose(device_stream, WEFTI_SPACE_DEVICE, &block->range, 1) < 0) abort();
     pthread_mutex_lock(&device_lock);
     block->next = device_blocks;
     device_blocks = block;

@@ -63,12 +63,12 @@ static void each_kind_of_violation_is_found(void **state) {
     open_once o = own_memory();
     unsigned char *inside = o.memory + 100, *outside = o.memory + 5 * PAGE;
     wefti_byte_range range = {o.memory, PAGE};
-    assert_true(wefti_stream_expose(o.stream, &range, 1) >= 0);
+    assert_true(wefti_stream_expose(o.stream, WEFTI_SPACE_DEVICE, &range, 1) >= 0);
     assert_false(dies(read_it, inside));
     assert_false(dies(write_it, inside));
     assert_true(dies(read_it, outside));
     assert_true(dies(write_it, outside));
-    assert_true(wefti_stream_expose(o.stream, &range, 1) >= 0);
+    assert_true(wefti_stream_expose(o.stream, WEFTI_SPACE_DEVICE, &range, 1) >= 0);
     wefti_stream_conceal(o.stream, &range, 1);
     assert_false(dies(read_it, inside)); /* it was opened twice */
     assert_false(dies(close_again, &o));
@@ -141,7 +141,9 @@ static void reduce_in_arenas(world_test *w, int32_t rank) {
     for (int turn = 0; e && turn < 3; turn++) {
         for (int i = 0; i < ELEMS / 2; i++) numbers_here[i] = (float)(i + rank + turn);
         if (!good(w, rank, device_write(device, arena, numbers_here, BYTES / 2), "write")) return;
-        if (!good(w, rank, wefti_stream_expose(device_stream, &range, 1), "expose")) return;
+        if (!good(w, rank, wefti_stream_expose(device_stream, WEFTI_SPACE_DEVICE, &range, 1),
+                  "expose"))
+            return;
         if (!good(w, rank, wefti_comm_run(e, arena, arena), "all-reduce")) return;
         wefti_stream_conceal(device_stream, &range, 1);
         expect(w, rank, dies(read_it, other), "the other's arena is open after the transfer");
