@@ -477,6 +477,8 @@ static weft_status emit_program(wefti_decisions *dec, wefti_program **out) {
     p->kind = dec->spec->kind;
     p->holder = p->ward = p->gather_from = -1;
     weft_status status = emit(&b);
+    if (status >= 0 && b.part && wefti_partition_reads(b.part)->lost)
+        status = WEFT_E_NOMEM; /* raised where they were lost */
     finish(&b);
     if (status < 0 || b.loop.refused) {
         wefti_program_destroy(p);
