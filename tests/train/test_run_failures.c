@@ -2,6 +2,7 @@
 #include "run_fixture.h"
 
 #include <errno.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "weft/data.h"
@@ -373,9 +374,11 @@ static int64_t fail_in_turn(const faults *f, int64_t stride) {
     return calls;
 }
 
-static faults prepare_faults(const char *dir, wefti_fault_kind kind, bool forever, int error) {
+static faults prepare_faults(const char *dir, wefti_fault_kind kind, bool forever, int error,
+                             const char *const *more) {
     faults f = {tiny_gpt2(), kind, forever, error, dir};
     record r = {.first = 0};
+    add_words(&f.words, more);
     add_words(&f.words, WITH(dir_word(dir), "checkpoint.every=1", "checkpoint.keep=9",
                              "train.steps=1", "train.schedule.warmup=0"));
     ASSERT_OK(run_words(&f.words, &r));
@@ -388,15 +391,44 @@ static faults prepare_faults(const char *dir, wefti_fault_kind kind, bool foreve
 
 static void every_io_call_fails(void **state) {
     (void)state;
-    faults once = prepare_faults("io1", WEFTI_FAULT_IO, false, EIO);
+    faults once = prepare_faults("io1", WEFTI_FAULT_IO, false, EIO, NULL);
     assert_true(fail_in_turn(&once, 1) > 100);
-    faults full = prepare_faults("io2", WEFTI_FAULT_IO, true, ENOSPC);
+    faults full = prepare_faults("io2", WEFTI_FAULT_IO, true, ENOSPC, NULL);
     assert_true(fail_in_turn(&full, 1) > 100);
+}
+
+/* A call fails in the midst of a step whose tensors lie on a disk. What is saved afterwards, also
+ * as the run ends, is what an undisturbed run has at that step; and no file is left. */
+static void every_io_call_of_a_tier_fails(void **state) {
+    (void)state;
+    static const char rules[] = "memory.offload=[{match: \"*\", what: optimizer, to: disk}, "
+                                "{match: \"*\", what: parameters, to: disk}]";
+    char path[600];
+    (void)snprintf(path, sizeof path, "memory.disk.path=%s", in_root("tier"));
+    assert_int_equal(mkdir(in_root("tier"), 0700), 0);
+    faults f = prepare_faults("io3", WEFTI_FAULT_IO, false, EIO, WITH(rules, path));
+    faults clean = prepare_faults("io4", WEFTI_FAULT_IO, false, 0, NULL);
+    record r = {.first = 0};
+    ASSERT_OK(run_words(&clean.words, &r));
+    weft_job *job = job_of(&f.words);
+    int64_t calls = 0, failures = 0, nth = 0;
+    do {
+        const weft_status status = run_with_fault(&f, job, nth, &calls);
+        for (int64_t s = 1; s <= 3; s++)
+            if (wefti_exists(step_path("io3", s)))
+                assert_same_checkpoint(step_path("io3", s), step_path("io4", s));
+        assert_intact(&f, status, nth);
+        failures += status < 0;
+        nth += 7;
+    } while (nth < calls + 7);
+    assert_true(failures > 5);
+    assert_true(rmdir(in_root("tier")) == 0);
+    weft_job_free(job);
 }
 
 static void every_allocation_fails(void **state) {
     (void)state;
-    faults f = prepare_faults("alloc", WEFTI_FAULT_ALLOC, false, 0);
+    faults f = prepare_faults("alloc", WEFTI_FAULT_ALLOC, false, 0, NULL);
     weft_job *job = job_of(&f.words);
     int64_t calls;
     ASSERT_OK(run_with_fault(&f, job, INT64_MAX, &calls)); /* counts */
@@ -423,6 +455,7 @@ int main(void) {
         cmocka_unit_test(too_little_memory_is_refused_before_the_run),
         cmocka_unit_test(a_missed_checkpoint_does_not_end_the_run),
         cmocka_unit_test(every_io_call_fails),
+        cmocka_unit_test(every_io_call_of_a_tier_fails),
         cmocka_unit_test(every_allocation_fails),
     };
     return cmocka_run_group_tests(tests, data_setup, data_teardown);
