@@ -82,11 +82,11 @@ static weft_status infer_sum(const weft_node *n, weft_desc *out, int *out_count)
     WEFT_TRY(wefti_op_check_float(n, 0));
     WEFT_TRY(wefti_op_check_rank(n, 0, 1, WEFT_MAX_RANK));
     const int64_t dim = rows->shape[rows->rank - 1] - WEFTI_ROWS_ID;
-    WEFT_REQUIRE(first >= 0 && columns >= 0 && first + columns <= dim, WEFT_E_SHAPE,
-                 "rows_sum: %s has no columns %lld to %lld behind the ids", TEXT(rows),
-                 (long long)first, (long long)(first + columns));
-    WEFT_REQUIRE(vocab >= 0 && begin >= 0 && begin + vocab <= INT32_MAX && parts >= 1 &&
-                     parts <= INT32_MAX,
+    WEFT_REQUIRE(first >= 0 && columns >= 0 && first <= dim && columns <= dim - first, WEFT_E_SHAPE,
+                 "rows_sum: %s has not, from column %lld behind the ids on, %lld columns",
+                 TEXT(rows), (long long)first, (long long)columns);
+    WEFT_REQUIRE(vocab >= 0 && begin >= 0 && vocab <= INT32_MAX && begin <= INT32_MAX - vocab &&
+                     parts >= 1 && parts <= INT32_MAX,
                  WEFT_E_ARG, "rows_sum: %lld rows from %lld on, in %lld parts", (long long)vocab,
                  (long long)begin, (long long)parts);
     const int64_t places = places_of(n);
