@@ -57,7 +57,13 @@ static void print_json(const weft_model_report *r) {
     cli_json_real(&json, "forward_flops", r->forward_flops);
     cli_json_real(&json, "backward_flops", r->backward_flops);
     cli_json_text(&json, "largest", r->largest);
-    if (r->rows) cli_json_text(&json, "rows", r->rows);
+    if (r->rows) cli_json_array(&json, "rows");
+    for (const char *line = r->rows; line && *line; line = strchr(line, '\n') + 1) {
+        char text[512];
+        (void)snprintf(text, sizeof text, "%.*s", (int)strcspn(line, "\n"), line);
+        cli_json_text(&json, NULL, text);
+    }
+    if (r->rows) cli_json_close(&json, ']');
     cli_json_end(&json);
 }
 

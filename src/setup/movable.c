@@ -211,6 +211,7 @@ static weft_status add_tensors(movable_walk *w, int32_t begin) {
             t->role == WEFTI_TENSOR_OPTIMIZER ? WEFT_OFFLOAD_OPTIMIZER : WEFT_OFFLOAD_PARAMETERS;
         const int32_t c = what * groups + group;
         const int64_t bytes = weft_desc_bytes(&t->desc);
+        if (t->rows == WEFTI_ROWS_TOUCHED) w->m->by_rows[group] = true;
         w->sum.bytes[c] += bytes;
         if (t->frozen) continue;
         w->sum.moved[c] += 2 * bytes;
@@ -503,7 +504,8 @@ static weft_status add_class(movable_walk *w, const wefti_rank_class *c, int32_t
     return WEFT_OK;
 }
 
-/* A group of which the plan moves a part already stays as it is. */
+/* A group of which the plan moves a part already stays as it is. So does a table that is updated by
+ * rows: in another tier it would be updated whole, which can have another result. */
 static void allow(wefti_movable *m, const wefti_movable_costs *costs) {
     for (int32_t i = 0; i < WEFT_OFFLOADS * m->groups; i++) {
         m->candidates[i].kind = i / m->groups;
@@ -520,8 +522,10 @@ static void allow(wefti_movable *m, const wefti_movable_costs *costs) {
             const bool on_host =
                 (what == WEFT_OFFLOAD_PARAMETERS || what == WEFT_OFFLOAD_GRADIENTS) &&
                 wefti_plan_updates_on_host(m->plan, x->name);
+            const bool by_rows = what != WEFT_OFFLOAD_SAVED && m->by_rows[x->group];
             for (int t = 0; t < WEFTI_RESIDENCY_TIERS; t++)
-                if (moves || (on_host && tiers[t] != WEFT_TIER_HOST)) c->to[t].allowed = false;
+                if (moves || by_rows || (on_host && tiers[t] != WEFT_TIER_HOST))
+                    c->to[t].allowed = false;
         }
     }
 }
@@ -534,6 +538,7 @@ weft_status wefti_movable_problem(wefti_movable *m, const wefti_rank_classes *cl
         for (int32_t g = 0; g < classes->graphs; g++)
             times += steps_of(classes->classes[c].programs[g]);
     WEFT_TRY(take(m->arena, times, sizeof *m->need, &m->need));
+    WEFT_TRY(take(m->arena, m->groups, sizeof *m->by_rows, &m->by_rows));
     for (int32_t c = 0; c < classes->count; c++)
         WEFT_TRY(add_class(&w, &classes->classes[c], classes->graphs));
     allow(m, costs);

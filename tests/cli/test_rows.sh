@@ -1,6 +1,6 @@
 #!/bin/sh
 # train.rows: auto. The checkpoints of sgd and adagrad are those of dense gradients: on one device, on two, and in two
-# processes. weft model says how tables are updated, and its memory is the run's.
+# processes. weft model says how tables are updated, and why. memory.offload: auto moves no table that is updated by rows.
 . tests/cli/run.inc
 
 cat >job.yaml <<EOF
@@ -24,7 +24,22 @@ for rule in sgd adagrad; do
             fail "$rule, run $run: train.rows changes the bits"
     done
 done
-expect 0 'embed_tokens.weight' model job.yaml train.rows=auto
-expect 0 'embed_tokens.weight|microbatches' model job.yaml train.rows=auto train.accumulate=2
+expect 0 'embed_tokens.weight|rows|touches' model job.yaml train.rows=auto
+expect 0 '"rows": |embed_tokens.weight|touches' model job.yaml train.rows=auto --json
+expect 0 'embed_tokens.weight|whole|microbatches' model job.yaml train.rows=auto train.accumulate=2
+expect 0 '' model job.yaml --json
+grep -q '"rows"' out && fail 'rows that nobody asked for' out
+
+# With adam a table that is updated whole has another result, so it stays in device memory, whatever else moves.
+adam="job.yaml model.layers=6 model.hidden=128 model.heads=4 model.ffn=256 train.optimizer=adam train.rows=auto"
+# shellcheck disable=SC2086
+expect 0 'done' train $adam checkpoint.dir=adam
+# shellcheck disable=SC2086
+expect 0 predicted_peak_bytes model $adam --json
+need=$(($(value predicted_peak_bytes <out) + $(value program_bytes <out)))
+# shellcheck disable=SC2086
+expect 0 'memory.offload|done' train $adam memory.offload=auto memory.disk.path="$work" device.memory=$((need * 3 / 4)) checkpoint.dir=moved
+expect 0 '0 differ' checkpoint diff adam moved
+grep -q '"what": "optimizer"\|"what": "parameters"' moved/record/plan.json || fail 'nothing has moved' moved/record/plan.json
 expect 1 'train.rows|semi|manual' train job.yaml train.rows=auto parallel.mode=auto
 exit $failed
