@@ -177,17 +177,15 @@ typedef struct rule_key {
 } rule_key;
 
 enum { RULE_KEYS = 3 };
-#define LISTS_TEXT(name, text) text,
-static const char *const offloads[] = {WEFT_OFFLOAD_LIST(LISTS_TEXT) NULL};
-static const char *const tiers[] = {WEFT_TIER_LIST(LISTS_TEXT) NULL};
-#undef LISTS_TEXT
 /* The keys of an entry by the kind of the list. Only the last value may contain spaces. */
 static const rule_key rule_keys[][RULE_KEYS + 1] = {
     [WEFTI_JOB_SPLITS] = {{"match", false, NULL}, {"split", false, NULL}},
     [WEFTI_JOB_LAYOUTS] = {{"match", false, NULL}, {"layout", false, NULL}},
     [WEFTI_JOB_STAGES] = {{"match", false, NULL}, {"stage", true, NULL}},
     [WEFTI_JOB_PLACES] = {{"match", false, NULL}, {"on", true, wefti_place_words}},
-    [WEFTI_JOB_OFFLOADS] = {{"match", false, NULL}, {"what", true, offloads}, {"to", true, tiers}},
+    [WEFTI_JOB_OFFLOADS] = {{"match", false, NULL},
+                            {"what", true, wefti_offload_words},
+                            {"to", true, wefti_tier_words}},
 };
 
 /* `name`: of the key of an entry; "": the list as a whole. */
@@ -248,7 +246,8 @@ static weft_status read_tier(lists_reader *r, const wefti_yaml *value) {
     WEFT_TRY(check_word(r, value, "", r->row->words));
     if (!strcmp(value->text, "none")) return WEFT_OK;
     if (!strcmp(value->text, "auto")) return add(r, value, value->text, "");
-    const wefti_yaml what = {.kind = WEFTI_YAML_SCALAR, .text = offloads[WEFT_OFFLOAD_OPTIMIZER]};
+    const wefti_yaml what = {.kind = WEFTI_YAML_SCALAR,
+                             .text = wefti_offload_words[WEFT_OFFLOAD_OPTIMIZER]};
     return add_values(r, value, "*", (const wefti_yaml *const[]){&what, value, NULL});
 }
 

@@ -15,8 +15,6 @@
 #define PARALLEL_TEXT(name, text) text,
 static const char *const schedule_names[] = {WEFT_PIPELINE_SCHEDULE_LIST(PARALLEL_TEXT)};
 static const char *const recompute_names[] = {WEFT_RECOMPUTE_LIST(PARALLEL_TEXT)};
-static const char *const offload_names[] = {WEFT_OFFLOAD_LIST(PARALLEL_TEXT)};
-static const char *const tier_names[] = {WEFT_TIER_LIST(PARALLEL_TEXT)};
 #undef PARALLEL_TEXT
 
 /* A function of weft/plan.h about one key: "<where>parallel.<message>". */
@@ -372,10 +370,11 @@ static weft_status build_offload(const wefti_job_draft *draft, weft_plan *plan) 
         const weft_job_pair *rule = &rules->items[i];
         const size_t bytes = strcspn(rule->value, " ");
         int what = 0, to = 0;
-        while (what < WEFT_OFFLOADS && (strncmp(offload_names[what], rule->value, bytes) != 0 ||
-                                        offload_names[what][bytes]))
+        while (what < WEFT_OFFLOADS &&
+               (strncmp(wefti_offload_words[what], rule->value, bytes) != 0 ||
+                wefti_offload_words[what][bytes]))
             what++;
-        while (to < WEFT_TIERS && strcmp(tier_names[to], rule->value + bytes + 1) != 0) to++;
+        while (to < WEFT_TIERS && strcmp(wefti_tier_words[to], rule->value + bytes + 1) != 0) to++;
         WEFT_TRY(at_pair(rule, "memory",
                          weft_plan_offload(plan, rule->key, (weft_offload)what, (weft_tier)to)));
     }

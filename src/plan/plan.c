@@ -299,14 +299,15 @@ weft_status weft_plan_recompute(weft_plan *plan, weft_recompute mode, const char
     return WEFT_OK;
 }
 
+#define PLAN_QUOTED(name, text) " '" text "'"
+
 weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload what, weft_tier to) {
     PLAN_REQUIRED(plan);
     WEFT_TRY(check_match(match, "offload"));
     WEFT_REQUIRE((unsigned)what < WEFT_OFFLOADS, WEFT_E_ARG,
-                 "offload.what is %d; known are optimizer, parameters, saved, gradients, copies",
-                 (int)what);
+                 "offload.what is %d; known are" WEFT_OFFLOAD_LIST(PLAN_QUOTED), (int)what);
     WEFT_REQUIRE((unsigned)to < WEFT_TIERS, WEFT_E_ARG,
-                 "offload.to is %d; known are device, host, disk", (int)to);
+                 "offload.to is %d; known are" WEFT_TIER_LIST(PLAN_QUOTED), (int)to);
     wefti_offload_rule rule = {.what = what, .to = to};
     WEFT_TRY(copy_text(plan, match, &rule.match));
     WEFT_TRY(WEFT_GROW(plan->offload.rules, plan->offload.count, plan->offload.cap));
@@ -321,7 +322,11 @@ weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload w
     return WEFT_OK;
 }
 
-const char *const wefti_place_words[WEFTI_PLACES + 1] = {"device", "host", NULL};
+#define PLAN_WORD(name, text) text,
+const char *const wefti_place_words[] = {"device", "host", NULL};
+const char *const wefti_offload_words[] = {WEFT_OFFLOAD_LIST(PLAN_WORD) NULL};
+const char *const wefti_tier_words[] = {WEFT_TIER_LIST(PLAN_WORD) NULL};
+#undef PLAN_WORD
 
 weft_status weft_op_place(weft_plan *plan, const char *match, const char *where) {
     PLAN_REQUIRED(plan);

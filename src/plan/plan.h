@@ -60,7 +60,9 @@ typedef struct wefti_offload_rule {
 
 /* Where work that a rule matches runs: on the device, or on the host of the device. */
 typedef enum wefti_place_on { WEFTI_ON_DEVICE, WEFTI_ON_HOST, WEFTI_PLACES } wefti_place_on;
-extern const char *const wefti_place_words[WEFTI_PLACES + 1]; /* ends with NULL */
+/* The words of plans and jobs for each; NULL-terminated. */
+extern const char *const wefti_place_words[], *const wefti_offload_words[],
+                                                  *const wefti_tier_words[];
 typedef struct wefti_place_rule {
     char *match; /* glob over "PARAMETER:update", or over the names of ops as a strategy's */
     wefti_place_on on;

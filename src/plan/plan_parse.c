@@ -18,8 +18,6 @@ static const char *const schedules[] = {WEFT_PIPELINE_SCHEDULE_LIST(ROW) NULL};
 static const char *const recomputes[] = {WEFT_RECOMPUTE_LIST(ROW) NULL};
 static const char *const fusions[] = {WEFT_FUSION_LIST(ROW) NULL};
 static const char *const datasets[] = {WEFT_DATASET_LIST(ROW) NULL};
-static const char *const offloads[] = {WEFT_OFFLOAD_LIST(ROW) NULL};
-static const char *const tiers[] = {WEFT_TIER_LIST(ROW) NULL};
 static const char *const gradients[] = {"mean", "sum", NULL};
 static const char *const collectives[] = {"allreduce", "allgather", "reducescatter", NULL};
 #undef ROW
@@ -318,8 +316,8 @@ static weft_status read_offload(const plan_parse_place *top, weft_plan *plan) {
         int what = -1, to = -1;
         WEFT_TRY(check_keys(&at, keys));
         WEFT_TRY(need_text(&at, "match", &match));
-        WEFT_TRY(read_choice(&at, "what", offloads, &what));
-        WEFT_TRY(read_choice(&at, "to", tiers, &to));
+        WEFT_TRY(read_choice(&at, "what", wefti_offload_words, &what));
+        WEFT_TRY(read_choice(&at, "to", wefti_tier_words, &to));
         WEFT_REQUIRE(what >= 0 && to >= 0, WEFT_E_ARG, "%s: %s is missing", at.name,
                      what < 0 ? "what" : "to");
         WEFT_TRY(placed(weft_plan_offload(plan, match, (weft_offload)what, (weft_tier)to), &at));

@@ -15,8 +15,6 @@ static const char *const schedules[] = {WEFT_PIPELINE_SCHEDULE_LIST(ROW)};
 static const char *const recomputes[] = {WEFT_RECOMPUTE_LIST(ROW)};
 static const char *const fusions[] = {WEFT_FUSION_LIST(ROW)};
 static const char *const datasets[] = {WEFT_DATASET_LIST(ROW)};
-static const char *const offloads[] = {WEFT_OFFLOAD_LIST(ROW)};
-static const char *const tiers[] = {WEFT_TIER_LIST(ROW)};
 static const char *const collectives[] = {"allreduce", "allgather", "reducescatter"};
 #undef ROW
 
@@ -131,8 +129,8 @@ static void print_offload(const weft_plan *plan, wefti_text *out) {
         const wefti_offload_rule *rule = &plan->offload.rules[i];
         next_entry(out, i, 4);
         quoted(out, "\"match\": ", rule->match, ", ");
-        wefti_text_add(out, "\"what\": \"%s\", \"to\": \"%s\"}", offloads[rule->what],
-                       tiers[rule->to]);
+        wefti_text_add(out, "\"what\": \"%s\", \"to\": \"%s\"}", wefti_offload_words[rule->what],
+                       wefti_tier_words[rule->to]);
     }
     end_list(out, plan->offload.count, 2);
     wefti_text_add(out, ",\n");
