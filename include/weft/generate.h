@@ -88,8 +88,8 @@ WEFT_API void weft_generator_close(weft_generator *generator); /* NULL is legal 
 typedef struct weft_generator_info {
     weft_model_config config;
     const char *path; /* directory of the weights; borrowed from the generator */
-    const char *note; /* newer steps of the run that are damaged and were skipped, and why;
-                         borrowed; NULL if none */
+    const char *note; /* lines for the user: damaged newer steps of the run that were skipped, and
+                         why; moves of the plan that match nothing; borrowed; NULL if none */
     bool bytes;       /* tokens are bytes */
     int64_t tokens;   /* vocabulary of the tokenizer */
     int64_t

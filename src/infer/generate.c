@@ -11,7 +11,6 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/philox.h"
-#include "base/text.h"
 #include "checkpoint/seal/seal.h"
 #include "interop/pretrained.h"
 #include "partition/partition.h"
@@ -125,24 +124,20 @@ static weft_status build_programs(weft_generator *g, const weft_generator_option
     return g->rows ? wefti_many_build(g, &o) : build_one(g, &o);
 }
 
-/* Notes of the checkpoint, and of the plan's settings. */
-static weft_status add_note(weft_generator *g, const char *more) {
-    wefti_text both = {0};
-    wefti_text_add(&both, "%s%s%.*s", g->note ? g->note : "", g->note ? "\nweft: " : "",
-                   (int)strlen(more) - 1, more);
-    char *text = wefti_text_take(&both);
-    WEFT_REQUIRE(text, WEFT_E_NOMEM, "no memory for a note");
-    wefti_free(g->note);
-    g->note = text;
-    return WEFT_OK;
-}
-
+/* Adds to the note what the plan's moves do not match. */
 static weft_status tell_unmatched(weft_generator *g, const weft_plan *plan) {
-    char *text;
-    WEFT_TRY(wefti_plan_unmatched_moves(plan, g->graphs[0], &text));
-    const weft_status status = text && !g->party.follows ? add_note(g, text) : WEFT_OK;
-    wefti_free(text);
-    return status;
+    char *lines;
+    WEFT_TRY(wefti_plan_unmatched_moves(plan, g->graphs[0], &lines));
+    if (!lines || !*lines || g->party.follows) {
+        wefti_free(lines);
+        return WEFT_OK;
+    }
+    char *both = wefti_format("%s%s%s", g->note ? g->note : "", g->note ? "\n" : "", lines);
+    wefti_free(lines);
+    WEFT_REQUIRE(both, WEFT_E_NOMEM, "no memory for a note");
+    wefti_free(g->note);
+    g->note = both;
+    return WEFT_OK;
 }
 
 static weft_status build(weft_generator *g, const weft_generator_options *options) {

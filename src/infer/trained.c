@@ -82,10 +82,9 @@ static weft_status build_session(wefti_trained *m, weft_model_use use, int64_t b
 
 static weft_status tell_unmatched(const wefti_trained *m) {
     const wefti_built *b = &m->built;
-    char *text;
-    WEFT_TRY(wefti_plan_unmatched_moves(wefti_built_plan(b), b->model.eval_graph, &text));
-    if (text) wefti_setup_note(&m->setup, "%.*s", (int)strlen(text) - 1, text);
-    wefti_free(text);
+    char *lines;
+    WEFT_TRY(wefti_plan_unmatched_moves(wefti_built_plan(b), b->model.eval_graph, &lines));
+    wefti_setup_note_lines(&m->setup, lines);
     return WEFT_OK;
 }
 

@@ -119,7 +119,7 @@ void wefti_partition_observe(wefti_partition *p, wefti_decide *decide, void *con
  * on a device, known from a build; NULL: unknown, then fusions are not checked. */
 weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, const int32_t fused[3],
                                  char **out) WEFT_CHECKED;
-/* Of a model in use: the moves of its parameters alone; NULL if all match. */
+/* The same for a model in use, of which only parameters move. NULL if there is nothing to check. */
 weft_status wefti_plan_unmatched_moves(const weft_plan *plan, weft_graph *graph,
                                        char **out) WEFT_CHECKED;
 /* Refuses a plan with a split of an op or a tensor whose pattern matches no name of the model:

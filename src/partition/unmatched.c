@@ -304,12 +304,7 @@ weft_status wefti_plan_unmatched(const weft_plan *plan, weft_graph *graph, const
 weft_status wefti_plan_unmatched_moves(const weft_plan *plan, weft_graph *graph, char **out) {
     checker c = {.plan = plan, .listed = UNMATCHED_LINES};
     *out = NULL;
-    if (!plan || !plan->offload.count) return WEFT_OK;
-    WEFT_TRY(run(&c, graph, check_parameters, out));
-    if (**out) return WEFT_OK;
-    wefti_free(*out);
-    *out = NULL;
-    return WEFT_OK;
+    return plan && plan->offload.count ? run(&c, graph, check_parameters, out) : WEFT_OK;
 }
 
 weft_status wefti_plan_check_splits(const weft_plan *plan, weft_graph *graph) {
@@ -376,7 +371,6 @@ static weft_status check_ops(const wefti_place_rule *rule, const weft_graph *gra
 /* Refuses an entry that keeps something of an update on the host elsewhere. An entry for the states
  * of all parameters leaves out those that the host updates. */
 static weft_status check_home(const weft_plan *plan, const char *name, weft_offload what) {
-    static const char *const words[] = {"device", "host", "disk"};
     const wefti_offload_rule *rule = wefti_plan_offload_rule(plan, what, name);
     const bool states = what == WEFT_OFFLOAD_OPTIMIZER;
     const char *kept = states                           ? "its states"
@@ -388,7 +382,7 @@ static weft_status check_home(const weft_plan *plan, const char *name, weft_offl
                  WEFT_E_ARG,
                  "place: the host updates '%s', but the entry of memory.offload for '%s' keeps %s "
                  "in tier %s; leave the parameter out of one of both%s",
-                 name, rule->match, kept, words[rule->to],
+                 name, rule->match, kept, wefti_tier_words[rule->to],
                  states ? ", since such states lie in host memory" : ", or use tier host");
     return WEFT_OK;
 }

@@ -23,6 +23,13 @@ void wefti_setup_note(const wefti_setup *s, const char *format, ...) {
     s->note(s->context, text);
 }
 
+void wefti_setup_note_lines(const wefti_setup *s, char *lines) {
+    char *rest = lines;
+    for (char *line; (line = strsep(&rest, "\n"));)
+        if (*line) wefti_setup_note(s, "%s", line);
+    wefti_free(lines);
+}
+
 void wefti_setup_close(wefti_setup *s) {
     wefti_side_files_free(&s->side);
     s->encrypts = false;
@@ -337,10 +344,7 @@ static weft_status note_unmatched(const wefti_built *b) {
     if (!wefti_built_plan(b)) return WEFT_OK;
     wefti_session_fused(b->session, fused);
     WEFT_TRY(wefti_plan_unmatched(wefti_built_plan(b), b->model.graph, fused, &lines));
-    char *rest = lines;
-    for (char *line; (line = strsep(&rest, "\n"));)
-        if (*line) wefti_setup_note(b->setup, "%s", line);
-    wefti_free(lines);
+    wefti_setup_note_lines(b->setup, lines);
     return WEFT_OK;
 }
 

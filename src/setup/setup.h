@@ -44,7 +44,8 @@ typedef struct wefti_setup {
 weft_status wefti_setup_join(wefti_setup *s, weft_world *world) WEFT_CHECKED;
 void wefti_setup_note(const wefti_setup *s, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-void wefti_setup_close(wefti_setup *s); /* wipes the key */
+void wefti_setup_note_lines(const wefti_setup *s, char *lines); /* one each; frees `lines` */
+void wefti_setup_close(wefti_setup *s);                         /* wipes the key */
 
 typedef struct wefti_built_model {
     weft_model_config config;

@@ -144,6 +144,14 @@ static void print_end(const weft_generation *done) {
     cli_say(stderr, "\n");
 }
 
+void cli_generator_notes(const weft_generator *g) {
+    const char *line = weft_generator_info_of(g).note;
+    for (size_t bytes; line && *line; line += bytes + (line[bytes] == '\n')) {
+        bytes = strcspn(line, "\n");
+        cli_say(stderr, "weft: note: %.*s\n", (int)bytes, line);
+    }
+}
+
 weft_generate_options cli_generate_how(const cli_generate_options *values) {
     return WEFT_STRUCT(
         weft_generate_options, .tokens = values->tokens, .temperature = values->temperature,
@@ -169,8 +177,7 @@ static int generate_one(weft_world *world, const weft_plan *plan, const char *ch
     how.context = &o;
     how.text = rank == 0 ? show : NULL;
     if (weft_generator_open(checkpoint, &open, &g) < 0) return cli_failed_rank(rank);
-    const char *note = weft_generator_info_of(g).note;
-    if (note) cli_say(stderr, "weft: %s\n", note);
+    cli_generator_notes(g);
     if (!values->json && rank == 0)
         show(&o, prompt->data ? prompt->data : "", (int64_t)prompt->used);
     weft_status status = weft_generator_run(g, prompt->data, (int64_t)prompt->used, &how, &done);

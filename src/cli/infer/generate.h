@@ -17,6 +17,7 @@ typedef struct cli_generate_options {
     weft_job *memory; /* of the words with keys; NULL: there are none */
 } cli_generate_options;
 
+void cli_generator_notes(const weft_generator *g); /* to stderr */
 /* What the options say about tokens. */
 weft_generate_options cli_generate_how(const cli_generate_options *values);
 /* many.c: the prompts of a file. Of several processes, rank 0 reads it and shows the texts. Returns

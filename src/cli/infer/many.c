@@ -48,8 +48,7 @@ static int generate(weft_world *world, const weft_plan *plan, const char *checkp
     weft_generate_options how = cli_generate_how(values);
     how.context = &m;
     if (weft_generator_open(checkpoint, &open, &g) < 0) return cli_failed_rank(rank);
-    const char *note = weft_generator_info_of(g).note;
-    if (note) cli_say(stderr, "weft: %s\n", note);
+    cli_generator_notes(g);
     int code = CLI_DONE;
     if (weft_generator_run_many(g, prompts, count, &how, show) < 0) code = cli_failed_rank(rank);
     weft_generator_close(g);
