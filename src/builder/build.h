@@ -132,12 +132,18 @@ typedef enum wefti_gradient_use {
     WEFTI_GRADIENT_USES
 } wefti_gradient_use;
 
+/* Where the content of such a gradient is. A store of it may be under way. */
+typedef enum wefti_gradient_where {
+    WEFTI_GRADIENT_HERE, /* in device memory alone */
+    WEFTI_GRADIENT_BOTH, /* in device memory and in its tier */
+    WEFTI_GRADIENT_AWAY  /* in its tier alone */
+} wefti_gradient_where;
+
 /* A gradient in a tier below device memory. */
 typedef struct wefti_gradient_home {
     int32_t buffer;  /* there, -1: none yet */
     int32_t move[2]; /* that stores it, and that fetches it, -1: none yet */
-    bool away;       /* it lies there alone */
-    bool same;       /* the content there is that of device memory, or will be */
+    wefti_gradient_where where;
 } wefti_gradient_home;
 
 typedef struct wefti_emitter {
@@ -354,12 +360,16 @@ weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_des
 /* Where the operands of an update lie. */
 typedef struct wefti_update_operands {
     wefti_buffer_ref param, gradient, state[4];
-    bool on_host; /* the host updates: all lie in its memory */
 } wefti_update_operands;
-/* Adds the step. tensor: of the parameter; -1: a copy. */
-weft_status wefti_update_call(wefti_emitter *b, wefti_section s, int32_t value, const char *name,
-                              int32_t tensor, int32_t routine, int states,
-                              const wefti_update_operands *at) WEFT_CHECKED;
+/* Whose update it is: a parameter's, or a copy's that a buddy keeps. */
+typedef struct wefti_update_of {
+    int32_t value, tensor; /* tensor: of the parameter, or WEFTI_TENSOR_OF_WARD */
+    const char *name;
+    struct wefti_update_draft *draft;
+} wefti_update_of;
+/* Updates all slices on the device. whole: the parameter and the gradient, where they lie there. */
+weft_status wefti_update_slices(wefti_emitter *b, wefti_section s, const wefti_update_of *of,
+                                const wefti_update_operands *whole) WEFT_CHECKED;
 
 bool wefti_same_shape(const weft_desc *a, const weft_desc *b);
 
@@ -410,8 +420,7 @@ enum { WEFTI_UPDATE_PARTS = 6 };
 typedef struct wefti_update_draft {
     bool known;
     int states;
-    /* The states; behind them the parameter, and the gradient, whose home is -1 in device memory.
-     */
+    /* The states; behind them the parameter, and the gradient (home -1: in device memory). */
     wefti_update_part part[WEFTI_UPDATE_PARTS];
     int32_t next;          /* the slice to fetch next */
     bool on_host;          /* states stay there; fetches do not move them */

@@ -175,9 +175,9 @@ void wefti_call_given(const wefti_decisions *dec, const wefti_call_plan *call, b
 const wefti_cell_grad *wefti_call_grad(const wefti_decisions *dec, const wefti_call_plan *call,
                                        wefti_pass pass);
 
-/* rows.c: gradients of tables as rows. candidates: sets out[i] for each input i of a call whose
- * gradient may be rows, as far as the root shows it. take: makes those gradients rows that are of
- * one look-up; record: tells the decisions. */
+/* rows.c: gradients of tables as rows. First, `candidates` looks at the root: it sets out[i] for
+ * each input i of a call whose gradient may be rows. Then `take` looks at the backward body. A
+ * gradient of one look-up becomes rows. At last, `record` writes the result into the decisions. */
 weft_status wefti_rows_candidates(wefti_decisions *dec, const weft_node *call,
                                   bool *out) WEFT_CHECKED;
 void wefti_rows_take(wefti_cell_grad *grad, const bool *candidates);

@@ -419,7 +419,7 @@ static weft_status bring_gradients(wefti_emitter *b, wefti_section s, int32_t k)
         if (wefti_gradient_space(b->spec, &b->root->values[v]) == WEFTI_SPACE_DEVICE) continue;
         if (!wefti_is_reduced(b, v)) {
             b->gradient_home[WEFTI_GRADIENT_SUM][v] = b->gradient_home[WEFTI_GRADIENT_TERM][v];
-            b->gradient_home[WEFTI_GRADIENT_TERM][v].away = false;
+            b->gradient_home[WEFTI_GRADIENT_TERM][v].where = WEFTI_GRADIENT_HERE;
             continue;
         }
         while (wefti_flight_find(b, WEFTI_FLIGHT_GRADIENTS, k) >= 0)

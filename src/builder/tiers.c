@@ -166,7 +166,8 @@ weft_status wefti_gradient_ahead(wefti_emitter *b, wefti_section s, int32_t valu
     wefti_gradient_home *x = &b->gradient_home[use][value];
     const wefti_flight f = {.use = WEFTI_FLIGHT_SAVED, .owner = x->buffer};
     int32_t out;
-    if (!x->away || wefti_flight_find(b, WEFTI_FLIGHT_SAVED, x->buffer) >= 0) return WEFT_OK;
+    if (x->where != WEFTI_GRADIENT_AWAY || wefti_flight_find(b, WEFTI_FLIGHT_SAVED, x->buffer) >= 0)
+        return WEFT_OK;
     if (wefti_flight_find(b, WEFTI_FLIGHT_STORE, x->buffer) >= 0) WEFT_TRY(wefti_pass_stored(b, s));
     return fetch(b, s, f, (wefti_buffer_ref){x->buffer, 0}, b->buffers[x->buffer].life.bytes,
                  &x->move[GRADIENT_FETCH], &out);
@@ -175,10 +176,11 @@ weft_status wefti_gradient_ahead(wefti_emitter *b, wefti_section s, int32_t valu
 weft_status wefti_gradient_bring(wefti_emitter *b, wefti_section s, int32_t value,
                                  wefti_gradient_use use, bool changes) {
     wefti_gradient_home *x = &b->gradient_home[use][value];
-    x->same &= !changes;
-    if (!x->away) return WEFT_OK;
-    WEFT_TRY(wefti_gradient_ahead(b, s, value, use));
-    x->away = false;
+    const bool away = x->where == WEFTI_GRADIENT_AWAY;
+    if (away) WEFT_TRY(wefti_gradient_ahead(b, s, value, use));
+    if (away) x->where = WEFTI_GRADIENT_BOTH;
+    if (changes) x->where = WEFTI_GRADIENT_HERE;
+    if (!away) return WEFT_OK;
     const int32_t i = wefti_flight_find(b, WEFTI_FLIGHT_SAVED, x->buffer);
     *gradient_buffer(b, value, use) = b->flights[i].destination.buffer;
     return wefti_flight_wait(b, s, i);
@@ -193,16 +195,16 @@ weft_status wefti_gradient_leave(wefti_emitter *b, wefti_section s, int32_t valu
         return WEFT_OK;
     const wefti_buffer_ref from = {*buffer, 0};
     const int64_t bytes = b->buffers[*buffer].life.bytes;
+    const bool stored = x->where == WEFTI_GRADIENT_BOTH;
     *buffer = -1;
-    x->away = true;
+    x->where = WEFTI_GRADIENT_AWAY;
     if (x->buffer < 0) {
         WEFT_TRY(wefti_buffer_add(b, bytes,
                                   wefti_build_name(b, "gradient of ", b->root->values[value].name),
                                   &x->buffer));
         b->buffers[x->buffer].space = space;
     }
-    if (x->same) return WEFT_OK;
-    x->same = true;
+    if (stored) return WEFT_OK;
     return store(b, s, x->buffer, from, (wefti_buffer_ref){x->buffer, 0}, bytes,
                  &x->move[GRADIENT_STORE]);
 }
@@ -245,8 +247,8 @@ static int32_t gradient_home(const wefti_emitter *b, int32_t value) {
     const wefti_gradient_home *sum = &b->gradient_home[WEFTI_GRADIENT_SUM][value],
                               *term = &b->gradient_home[WEFTI_GRADIENT_TERM][value];
     if (b->dec->eager) return -1;
-    if (sum->away) return sum->buffer;
-    return term->away && !wefti_is_reduced(b, value) ? term->buffer : -1;
+    if (sum->where == WEFTI_GRADIENT_AWAY) return sum->buffer;
+    return term->where == WEFTI_GRADIENT_AWAY && !wefti_is_reduced(b, value) ? term->buffer : -1;
 }
 
 /* ---- the slices of an update ---- */
@@ -501,7 +503,8 @@ weft_status wefti_slice_take(wefti_emitter *b, wefti_section s, wefti_update_dra
     x->bytes -= f.bytes;
     x->slices[i] = x->slices[--x->count];
     WEFT_TRY(fetch_ahead(b, s));
-    return x->count || u->next == u->slices ? WEFT_OK : fetch_slice(b, s, u); /* of a copy */
+    /* fetch_ahead knows the parameters of buckets, and not the copies that buddies keep */
+    return x->count || u->next == u->slices ? WEFT_OK : fetch_slice(b, s, u);
 }
 
 /* Stores are under way behind their updates as fetches are before them: as many, with as many
@@ -561,7 +564,6 @@ weft_status wefti_slice_send(wefti_emitter *b, wefti_section s, int32_t value, i
     int64_t unused;
     *out_number = b->ahead->number++;
     *out = *from;
-    out->on_host = true;
     for (int part = 0; part < u->states; part++)
         out->state[part] = slice_of(b, u, part, slice, &unused);
     if (!sends_gradient(u)) { /* it lies there, or is on its way from a pass */

@@ -274,20 +274,23 @@ weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_des
     return wefti_build_compile(b, &key, &spec, out);
 }
 
-weft_status wefti_update_call(wefti_emitter *b, wefti_section s, int32_t value, const char *name,
-                              int32_t tensor, int32_t routine, int states,
-                              const wefti_update_operands *at) {
+/* Adds the step of a slice. */
+static weft_status call_slice(wefti_emitter *b, wefti_section s, const wefti_update_of *of,
+                              int32_t slice, const wefti_update_operands *at) {
+    const wefti_update_draft *u = of->draft;
+    const int32_t value = of->value, routine = slice + 1 == u->slices ? u->last : u->routine;
+    const int states = u->states;
     const wefti_routine *r = b->p->routines[routine];
     wefti_draft_step *d;
-    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_UPDATE, name, r->args, &d));
-    d->step.tensor = tensor;
-    if (at->on_host) d->step.space = WEFTI_SPACE_HOST;
+    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_UPDATE, of->name, r->args, &d));
+    d->step.tensor = of->tensor;
+    if (u->on_host) d->step.space = WEFTI_SPACE_HOST;
     wefti_build_arg(b, d, 0, at->param.buffer, at->param.delta);
     for (int i = 0; i < states; i++)
         wefti_build_arg(b, d, 1 + i, at->state[i].buffer, at->state[i].delta);
     wefti_build_arg(b, d, 1 + states, at->gradient.buffer, at->gradient.delta);
     const bool f64 = scalars_dtype(&b->root->values[value].desc) == WEFT_F64;
-    wefti_build_arg(b, d, 2 + states, at->on_host ? b->host_scalars : b->scalars,
+    wefti_build_arg(b, d, 2 + states, u->on_host ? b->host_scalars : b->scalars,
                     f64 ? (int64_t)offsetof(wefti_step_block, f64) : 0);
     /* Results replace their operands: the op writes in place, or the routine copies the result back
      * at its end if the op needed more than this piece. */
@@ -296,57 +299,55 @@ weft_status wefti_update_call(wefti_emitter *b, wefti_section s, int32_t value, 
     return wefti_build_end(b, d, routine);
 }
 
-/* Where a slice's value and gradient are. */
-static wefti_update_operands operands_of(const wefti_emitter *b, int32_t value, int32_t slice) {
-    const wefti_update_draft *u = &b->update[value];
+/* Where a slice's value and gradient are, if the whole ones are at `whole`. */
+static wefti_update_operands operands_of(const wefti_update_draft *u, int32_t slice,
+                                         const wefti_update_operands *whole) {
     const int64_t begin = slice * u->part[u->states].bytes;
-    wefti_update_operands at = {.gradient = {b->reduced[value], begin}};
-    at.param.buffer = piece_buffer(b, value, &at.param.delta);
+    wefti_update_operands at = *whole;
     at.param.delta += begin;
+    at.gradient.delta += begin;
     return at;
 }
 
-static weft_status call_slice(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
-                              const wefti_update_operands *at) {
-    const wefti_update_draft *u = &b->update[value];
-    const int32_t tensor = b->param_index[value];
-    return wefti_update_call(b, s, value, b->p->tensors[tensor].name, tensor,
-                             slice + 1 == u->slices ? u->last : u->routine, u->states, at);
+weft_status wefti_update_slices(wefti_emitter *b, wefti_section s, const wefti_update_of *of,
+                                const wefti_update_operands *whole) {
+    wefti_update_draft *u = of->draft;
+    for (int32_t slice = 0; slice < u->slices; slice++) {
+        wefti_update_operands at = operands_of(u, slice, whole);
+        WEFT_TRY(wefti_slice_take(b, s, u, slice, &at));
+        WEFT_TRY(call_slice(b, s, of, slice, &at));
+        WEFT_TRY(wefti_slice_store(b, s, u, slice, &at));
+    }
+    return WEFT_OK;
 }
 
-/* The update of a slice on the device. */
-static weft_status update_slice(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice) {
-    wefti_update_operands at = operands_of(b, value, slice);
-    wefti_update_draft *u = &b->update[value];
-    WEFT_TRY(wefti_slice_take(b, s, u, slice, &at));
-    WEFT_TRY(call_slice(b, s, value, slice, &at));
-    return wefti_slice_store(b, s, u, slice, &at);
-}
-
-/* A slice on its way to the host that updates it. value -1: none. */
+/* A slice on its way to the host that updates it. of.draft NULL: none. */
 typedef struct sent_slice {
-    int32_t value, slice, number;
+    wefti_update_of of;
+    int32_t slice, number;
     wefti_update_operands from, at; /* on the device, on the host */
 } sent_slice;
 
 /* The update of a slice that has been sent to the host. */
 static weft_status update_sent(wefti_emitter *b, wefti_section s, sent_slice *x) {
-    const int32_t value = x->value;
-    x->value = -1;
-    if (value < 0) return WEFT_OK;
+    const wefti_update_of of = x->of;
+    const int32_t value = of.value;
+    x->of.draft = NULL;
+    if (!of.draft) return WEFT_OK;
     WEFT_TRY(wefti_slice_arrive(b, s, x->number));
-    WEFT_TRY(call_slice(b, s, value, x->slice, &x->at));
+    WEFT_TRY(call_slice(b, s, &of, x->slice, &x->at));
     WEFT_TRY(wefti_slice_return(b, s, value, x->slice, &x->at, x->from.param));
-    if (!b->spec->optimizer->recovery || x->slice + 1 < b->update[value].slices) return WEFT_OK;
+    if (!b->spec->optimizer->recovery || x->slice + 1 < of.draft->slices) return WEFT_OK;
     if (b->param_piece[value] >= 0) WEFT_TRY(wefti_tier_finish(b, s));
     return paste_piece(b, s, value);
 }
 
 /* Sends the slices of a parameter to the host, each one before the one before is updated there. */
-static weft_status send_param(wefti_emitter *b, wefti_section s, int32_t value, sent_slice *last) {
-    for (int32_t slice = 0; slice < b->update[value].slices; slice++) {
-        sent_slice x = {.value = value, .slice = slice, .from = operands_of(b, value, slice)};
-        WEFT_TRY(wefti_slice_send(b, s, value, slice, &x.from, &x.number, &x.at));
+static weft_status send_param(wefti_emitter *b, wefti_section s, const wefti_update_of *of,
+                              const wefti_update_operands *whole, sent_slice *last) {
+    for (int32_t slice = 0; slice < of->draft->slices; slice++) {
+        sent_slice x = {.of = *of, .slice = slice, .from = operands_of(of->draft, slice, whole)};
+        WEFT_TRY(wefti_slice_send(b, s, of->value, slice, &x.from, &x.number, &x.at));
         WEFT_TRY(update_sent(b, s, last));
         *last = x;
     }
@@ -356,11 +357,14 @@ static weft_status send_param(wefti_emitter *b, wefti_section s, int32_t value, 
 /* *last: the slice that has been sent before, if any. */
 static weft_status update_param(wefti_emitter *b, wefti_section s, int32_t value,
                                 sent_slice *last) {
+    wefti_update_operands whole = {.gradient = {b->reduced[value], 0}};
+    const int32_t tensor = b->param_index[value];
+    const wefti_update_of of = {value, tensor, b->p->tensors[tensor].name, &b->update[value]};
     WEFT_TRY(wefti_slices_begin(b, value));
     WEFT_TRY(cut_piece(b, s, value));
-    if (b->update[value].on_host) return send_param(b, s, value, last);
-    for (int32_t slice = 0; slice < b->update[value].slices; slice++)
-        WEFT_TRY(update_slice(b, s, value, slice));
+    whole.param.buffer = piece_buffer(b, value, &whole.param.delta);
+    if (of.draft->on_host) return send_param(b, s, &of, &whole, last);
+    WEFT_TRY(wefti_update_slices(b, s, &of, &whole));
     return b->spec->optimizer->recovery ? paste_piece(b, s, value) : WEFT_OK;
 }
 
@@ -401,7 +405,7 @@ static weft_status gather_all(wefti_emitter *b, wefti_section s, const wefti_buc
 
 static weft_status update_pieces(wefti_emitter *b, wefti_section s, int32_t k) {
     const wefti_bucket *x = &b->dec->bucket[k];
-    sent_slice last = {.value = -1};
+    sent_slice last = {.of = {.draft = NULL}};
     for (int32_t i = 0; i < x->count; i++) WEFT_TRY(update_param(b, s, x->values[i], &last));
     return update_sent(b, s, &last);
 }

@@ -230,27 +230,6 @@ static weft_status check_alone(const wefti_emitter *b, const wefti_buddy_item *i
     return WEFT_OK;
 }
 
-/* As the update of a parameter (update.c): in slices, if the copy lies in a tier below device
- * memory. */
-static weft_status update_copy(wefti_emitter *b, const wefti_buddy_item *item,
-                               const wefti_piece *param, wefti_update_rule *rule,
-                               wefti_update_draft *u, const wefti_update_operands *copy) {
-    const wefti_section s = WEFTI_SECTION_UPDATE;
-    const char *name = wefti_build_name(b, "copy of ", param->name);
-    WEFT_TRY(wefti_slices_divide(b, item->value, &param->desc, rule, u));
-    for (int32_t slice = 0; slice < u->slices; slice++) {
-        const int64_t begin = slice * u->part[u->states].bytes;
-        wefti_update_operands at = *copy;
-        at.param.delta += begin;
-        at.gradient.delta += begin;
-        WEFT_TRY(wefti_slice_take(b, s, u, slice, &at));
-        WEFT_TRY(wefti_update_call(b, s, item->value, name, WEFTI_TENSOR_OF_WARD,
-                                   slice + 1 == u->slices ? u->last : u->routine, u->states, &at));
-        WEFT_TRY(wefti_slice_store(b, s, u, slice, &at));
-    }
-    return WEFT_OK;
-}
-
 /* The piece of a parameter with its optimizer's states, and the update of a copy. */
 static weft_status list_param(wefti_emitter *b, listing *l, const wefti_buddy_item *item,
                               const wefti_piece *param) {
@@ -292,7 +271,10 @@ static weft_status list_param(wefti_emitter *b, listing *l, const wefti_buddy_it
     u->piece_bytes = weft_desc_bytes(&param->desc);
     u->part[rule.states].home = at.param.buffer;
     u->part[rule.states + 1].home = -1; /* the gradient came to device memory */
-    return update_copy(b, item, param, &rule, u, &at);
+    WEFT_TRY(wefti_slices_divide(b, item->value, &param->desc, &rule, u));
+    const wefti_update_of of = {item->value, WEFTI_TENSOR_OF_WARD,
+                                wefti_build_name(b, "copy of ", param->name), u};
+    return wefti_update_slices(b, WEFTI_SECTION_UPDATE, &of, &at);
 }
 
 /* The new value of a state replaces the copy. */
