@@ -70,7 +70,7 @@ if(WEFT_TESTS)
   file(GLOB test_sources CONFIGURE_DEPENDS tests/*/test_*.c)
   # To optimize a test fully takes longer than it saves, unless it says that it computes much itself. The address
   # sanitizer doubles that: under it, tests of these folders are not optimized at all. They compute in the library.
-  set(library_computes "^(session|train|launch|job|infer|interop|cli|data|tokenizer|checkpoint|reshard|exec|setup|mpi)$")
+  set(library_computes "^(session|train|launch|job|infer|interop|data|tokenizer|checkpoint|reshard|exec)$")
   foreach(source ${test_sources})
     get_filename_component(subject ${source} NAME_WE)
     get_filename_component(folder ${source} DIRECTORY)

@@ -218,8 +218,8 @@ static const formula formulas[] = {
                           */
     {"opt_adamw", 0, 16}, /* the same, with decay: p * */
     {"opt_lion", 0, 12},  /* g scale; b m + (1 - b) g: 3; sign; + decay p: 2; p - lr: 2; m: 3 */
-    {"opt_adagrad", 0,
-     11}, /* g scale; + decay p: 2; sum: 2; + initial, sqrt, + eps: 3; ratio; p - lr: 2 */
+    /* g scale; + decay p: 2; sum: 2; + initial, sqrt, + eps: 3; ratio; p - lr: 2 */
+    {"opt_adagrad", 0, 11},
     {"opt_lamb", 0, 21}, /* 13 as adam without decay and step; decay: 2; p^2: 2; u^2: 2; step: 2 */
     {"lamb_squares", 0, 19},
     {"opt_adafactor", 0, 20},  /* g scale; g^2 + eps: 2; row: 2; col: 2; g / sqrt(row col / mean):
@@ -355,8 +355,9 @@ static void check_bytes(const op_setup *s) {
     if (reads_a_part(s->op)) {
         bytes = bytes_shown(s, &g);
     } else if (s->op->flags & WEFTI_OP_RESHAPE) {
-        bytes = 0;                          /* the same memory */
-    } else if (!strcmp(op, "rows_write")) { /* the rows, read and written, and the ids */
+        bytes = 0; /* the same memory */
+    } else if (!strcmp(op, "rows_write")) {
+        /* The rows, read and written, and the ids. */
         bytes =
             2 * (double)weft_desc_bytes(&s->in[2].desc) + (double)weft_desc_bytes(&s->in[1].desc);
     } else if (!strcmp(op, "cache_write")) {

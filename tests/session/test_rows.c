@@ -1,6 +1,6 @@
 /* Gradients of tables as rows. sgd and adagrad give the bits of dense gradients, on any number of
  * devices and at every optimizer level. adam changes the touched rows alone. The dense gradient is
- * not made, and tables that another op reads stay dense. WEFT_TEST_SEED sets the first seed. */
+ * not made, and tables that another op reads stay dense. WEFT_TEST_SEED sets the seed. */
 #include "session_models.h"
 
 #include "session/parts.h"
@@ -134,9 +134,7 @@ static trial trial_of(uint64_t seed) {
 
 static void rows_have_the_bits_of_dense_gradients(void **state) {
     (void)state;
-    const char *given = getenv("WEFT_TEST_SEED");
-    const uint64_t first = given ? strtoull(given, NULL, 10) : 1;
-    for (uint64_t seed = first; seed < first + (given ? 1 : CASES); seed++) {
+    TEST_SEEDS(seed, 1, CASES) {
         const trial t = trial_of(seed);
         weft_graph *g[2];
         weft_session *s[2];
@@ -161,7 +159,8 @@ static void rows_have_the_bits_of_dense_gradients(void **state) {
     }
 }
 
-/* With clipping and every optimizer that takes rows, N devices are one device up to rounding. */
+/* With clipping and every optimizer that takes rows, N devices are one device up to rounding: at
+ * most 7e-7 of a table's largest element was seen, with adam, which divides by small roots. */
 static void devices_change_only_rounding(void **state) {
     (void)state;
     for (int kind = 0; kind < (int)WEFT_OPTIMIZERS; kind++)
@@ -184,7 +183,7 @@ static void devices_change_only_rounding(void **state) {
             const bool whole = kind == WEFT_LAMB || kind == WEFT_ADAFACTOR;
             assert_int_equal(updates_by_rows(s[0]), whole ? 0 : 2);
             const bool direction = kind == WEFT_LION || whole; /* of rounding errors, too */
-            if (!direction && difference(s[1], s[0], WEFT_ROLE_PARAM) > 1e-3)
+            if (!direction && difference(s[1], s[0], WEFT_ROLE_PARAM) > 1e-5)
                 fail_msg("optimizer %d, %d devices: %g apart", kind, devices,
                          difference(s[1], s[0], WEFT_ROLE_PARAM));
             for (int k = 0; k < 2; k++) {
@@ -278,7 +277,7 @@ static void the_dense_gradient_is_not_made(void **state) {
         weft_graph_destroy(g);
     }
     assert_true(transient[0] >= LARGE * DIM * 4);
-    assert_true(transient[1] < 16384);
+    assert_true(transient[1] < 16384); /* of the few rows, and of finding them */
 }
 
 int main(void) {

@@ -1,20 +1,24 @@
-/* Gradients of tables as rows: see rows/rows.h.
+/* Gradients of tables as rows: see rows/rows.h. Three ops:
  *
  *     embedding_rows(ids i32 [...], dy [..., dim]; vocab, begin, padding) -> f32 [..., 2 + dim]
- *         the operands of embedding_grad, put together: an id as two numbers, then dy. Ids that
- *         embedding_grad drops become negative
+ *
+ * puts the operands of embedding_grad together. Each place has its id, as two numbers, and its dy.
+ * An id that embedding_grad drops becomes negative.
+ *
  *     rows_sum(rows [n, ..., 2 + dim]; vocab, begin, first_column, columns, parts)
  *             -> ids i32 [places], sums [places, columns]
- *         each row once, in the order in which `rows` first names it: its number in the piece of a
- *         table, which holds `vocab` rows from `begin` on, and the sum of its gradients. The sum
- *         is of the columns from `first_column` on. Unused places have the id -1 and zeros. Terms
- *         are added in order. Those of each of the equal parts of dimension 0 have a sum of their
- *         own first, as devices do that split a batch
- *     rows_write(table [vocab, dim], ids i32 [n], rows [n, dim]) -> table, in place
- *         table[ids[i]] = rows[i]; an id outside the table is dropped. No id may come twice
  *
- * An update of touched rows is: rows_sum; gather of the table and of its states; the optimizer's
- * op; rows_write of each result. */
+ * names each row once, in the order in which `rows` first has it. ids: its number in the piece of a
+ * table that holds `vocab` rows from `begin` on. sums: the sum of its gradients, of the columns
+ * from `first_column` on. Unused places have the id -1 and zeros. Terms are added in order. Each of
+ * the equal parts of dimension 0 has a sum of its own first, as on devices that split a batch.
+ *
+ *     rows_write(table [vocab, dim], ids i32 [n], rows [n, dim]) -> table, in place
+ *
+ * does table[ids[i]] = rows[i]. An id outside the table is dropped. No id may come twice.
+ *
+ * To update touched rows, a routine runs rows_sum, gather for the table and its states, the
+ * optimizer's op, and rows_write for each result. */
 #include "rows/rows.h"
 
 #include "layout/layout.h"
@@ -125,11 +129,10 @@ static int64_t part_begin(const weft_node *n, int32_t part) {
 /* Adds the terms of row r, part after part. */
 static void sum_row(const weft_node *n, const wefti_rows *rows, int32_t r, const double *in,
                     int64_t width, int64_t columns, double *sum) {
-    int32_t part = 0;
-    int64_t end = part_begin(n, 1);
     for (int64_t c = 0; c < columns; c++) {
         double total = 0.0, term = 0.0;
-        part = 0, end = part_begin(n, 1);
+        int64_t end = part_begin(n, 1);
+        int32_t part = 0;
         for (int32_t k = rows->begin[r]; k < rows->begin[r + 1]; k++) {
             for (; rows->place[k] >= end; end = part_begin(n, ++part + 1)) {
                 total += term;
