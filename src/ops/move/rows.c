@@ -1,21 +1,22 @@
 /* Gradients of tables as rows: see rows/rows.h. Three ops:
  *
- *     embedding_rows(ids i32 [...], dy [..., dim]; vocab, begin, padding) -> f32 [..., 2 + dim]
+ *     embedding_rows(ids i32 [...], dy [..., dim]; vocab, begin, padding) -> f32 [..., 2 + dim].
  *
- * puts the operands of embedding_grad together. Each place has its id, as two numbers, and its dy.
- * An id that embedding_grad drops becomes negative.
+ * It puts the operands of embedding_grad together. Each place has its id, as two numbers, and its
+ * dy. An id that embedding_grad drops becomes negative.
  *
  *     rows_sum(rows [n, ..., 2 + dim]; vocab, begin, first_column, columns, parts)
- *             -> ids i32 [places], sums [places, columns]
+ *             -> ids i32 [places], sums [places, columns].
  *
- * names each row once, in the order in which `rows` first has it. ids: its number in the piece of a
- * table that holds `vocab` rows from `begin` on. sums: the sum of its gradients, of the columns
- * from `first_column` on. Unused places have the id -1 and zeros. Terms are added in order. Each of
- * the equal parts of dimension 0 has a sum of its own first, as on devices that split a batch.
+ * It names each row once, in the order in which `rows` first has it. ids: its number in the piece
+ * of a table that holds `vocab` rows from `begin` on. sums: the sum of its gradients, of the
+ * columns from `first_column` on. Unused places have the id -1 and zeros. Terms are added in order.
+ * Each of the equal parts of dimension 0 has a sum of its own first, as on devices that split a
+ * batch.
  *
- *     rows_write(table [vocab, dim], ids i32 [n], rows [n, dim]) -> table, in place
+ *     rows_write(table [vocab, dim], ids i32 [n], rows [n, dim]) -> table, in place.
  *
- * does table[ids[i]] = rows[i]. An id outside the table is dropped. No id may come twice.
+ * It does table[ids[i]] = rows[i]. An id outside the table is dropped. No id may come twice.
  *
  * To update touched rows, a routine runs rows_sum, gather for the table and its states, the
  * optimizer's op, and rows_write for each result. */
