@@ -204,6 +204,7 @@ module weft_c ! what goes straight to C
         type(c_ptr) :: disk ! a text that ends with c_null_char: c_loc
         integer(c_int64_t) :: disk_bytes
         integer(c_int) :: rows
+        integer(c_int64_t) :: device_bytes, host_bytes, held_bytes
     end type
     type, bind(C) :: weft_session_keeper ! functions of C: c_funloc
         integer(c_size_t) :: struct_bytes = 40 ! c_sizeof of it

@@ -158,8 +158,13 @@ typedef struct weft_job_device {
     double memory_percent; /* of the machine's memory, in place of bytes; 0: not set */
 } weft_job_device;
 
-/* What lies in a tier below device memory, as in weft_plan_offload. */
+/* Limits of memory, and what lies in a tier below device memory, as in weft_plan_offload. */
 typedef struct weft_job_memory {
+    int64_t device_bytes; /* of the device memory of one device, programs not counted; 0: not set */
+    double device_percent; /* of the machine's memory, in place of bytes; 0: not set */
+    int64_t host_bytes;    /* of all else that weft holds for one device: tier host, programs, and
+                              an equal part of the batches; 0: not set */
+    double host_percent;
     weft_job_pairs offload; /* match -> what and tier, "optimizer host"; of auto: "auto" -> "" */
     struct {
         const char *path;   /* directory of the file of tier disk; "": none */

@@ -148,6 +148,10 @@ typedef struct weft_session_options {
      * those of NONE. Other optimizers and weight decay change a row, and its states, only in steps
      * that touch it. lamb and adafactor take no rows. */
     weft_rows rows;
+    /* Limits of each device; 0: none. A session that needs more is refused. */
+    int64_t device_bytes; /* of its arenas alone */
+    int64_t host_bytes;   /* of its arenas in host memory, its programs, and held_bytes */
+    int64_t held_bytes;   /* of host_bytes, what the caller holds itself, such as batches */
 } weft_session_options;
 
 typedef struct weft_session weft_session;
@@ -165,8 +169,9 @@ WEFTI_FILLED_DEFAULTS(weft_session_options, weft_session_defaults, weft_session_
  * @return the graph's first error, if it has one; WEFT_E_ARG for invalid options or plans;
  *   WEFT_E_LAYOUT, WEFT_E_SHAPE and others for a plan that does not fit the model; WEFT_E_NOT_FOUND
  *   for a split that matches no op or tensor, with the nearest name; WEFT_E_NOMEM for programs
- * above memory_bytes, with the largest tensors and the step in which they all exist;
- *   WEFT_E_MISMATCH if the processes of the world do not create the same session */
+ * above memory_bytes or device_bytes, with the largest tensors and the step in which they all
+ * exist, or above host_bytes; WEFT_E_MISMATCH if the processes of the world do not create the same
+ * session */
 WEFT_API weft_status weft_session_create(weft_graph *graph, const weft_session_options *options,
                                          weft_session **out) WEFT_CHECKED;
 /** Not collective. NULL is legal. */

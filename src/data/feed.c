@@ -72,6 +72,10 @@ static weft_status measure(const wefti_feed_options *o, wefti_feed *feed) {
     return WEFT_OK;
 }
 
+int64_t wefti_feed_ring_bytes(int ring, int64_t rows, int64_t input_bytes, int64_t target_bytes) {
+    return ring * (wefti_aligned(rows * input_bytes) + wefti_aligned(rows * target_bytes));
+}
+
 weft_status wefti_feed_bytes(const wefti_feed_options *options, int64_t *out_bytes) {
     wefti_feed plan = {0};
     WEFT_TRY(measure(options, &plan));

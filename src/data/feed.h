@@ -42,6 +42,8 @@ typedef struct wefti_batch {
 
 typedef struct wefti_feed wefti_feed;
 
+/* Bytes of `ring` batches, whose rows take so many bytes of input and target. */
+int64_t wefti_feed_ring_bytes(int ring, int64_t rows, int64_t input_bytes, int64_t target_bytes);
 /* Bytes of the block that wefti_feed_create needs; any alignment of 64. */
 weft_status wefti_feed_bytes(const wefti_feed_options *options, int64_t *out_bytes) WEFT_CHECKED;
 

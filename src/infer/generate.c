@@ -108,7 +108,9 @@ static weft_status take_memory(const weft_generator *g, const weft_generator_opt
     WEFT_TRY(wefti_built_try_disk(&b, false));
     if (*job.memory.disk.path) o->disk = job.memory.disk.path;
     o->disk_bytes = b.disk_bytes;
-    if (!o->memory_bytes) o->memory_bytes = wefti_built_memory_limit(&b);
+    const wefti_limits limits = wefti_built_limits(&b);
+    if (!o->memory_bytes) o->memory_bytes = limits.memory, o->device_bytes = limits.device;
+    o->host_bytes = limits.host;
     return WEFT_OK;
 }
 

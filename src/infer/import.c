@@ -141,7 +141,10 @@ static weft_status create_session(wefti_trained *m, const wefti_exported *facts,
     o.bf16 = facts->bf16;
     o.plan = m->job.plan;
     o.world = b->setup->party.world;
-    o.memory_bytes = wefti_built_memory_limit(b);
+    const wefti_limits limits = wefti_built_limits(b);
+    o.memory_bytes = limits.memory;
+    o.device_bytes = limits.device;
+    o.host_bytes = limits.host;
     o.disk = *m->job.memory.disk.path ? m->job.memory.disk.path : NULL;
     o.disk_bytes = b->disk_bytes;
     /* A plan of a training also splits tensors that only a training has. */
@@ -165,7 +168,11 @@ weft_status wefti_exported_open(weft_infer *f, const weft_infer_options *o) {
     wefti_trained *m = &f->model;
     wefti_exported facts = {.devices = 0};
     weft_job job = {.parallel = {.plan = ""}, .memory = {.disk = {.path = ""}}};
-    if (o->memory) job.memory.disk = o->memory->memory.disk, job.device = o->memory->device;
+    if (o->memory) {
+        job.memory = o->memory->memory; /* the entries are the exported plan's */
+        job.memory.offload = (weft_job_pairs){.items = NULL};
+        job.device = o->memory->device;
+    }
     WEFT_TRY(wefti_trained_join(m, f->world, &job, &o->events));
     m->path = wefti_strdup(o->checkpoint);
     WEFT_REQUIRE(m->path, WEFT_E_NOMEM, "no memory for a path");

@@ -101,7 +101,9 @@ weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t bat
     if (use == WEFT_USE_EVAL) WEFT_TRY(wefti_built_open_data(b));
     wefti_built_limit_memory(b);
     WEFT_TRY(wefti_built_graph(b)); /* plans are made for the graph that is trained */
+    if (use == WEFT_USE_EVAL) wefti_built_hold_batches(b, false);
     WEFT_TRY(build_session(m, use, batch, length));
+    WEFT_TRY(wefti_built_fits_machine(b));
     WEFT_TRY(tell_unmatched(m));
     return wefti_pretrained_load_parts(&b->setup->party, b->session, &b->model.config, m->path);
 }

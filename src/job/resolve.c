@@ -195,6 +195,17 @@ static weft_status check_elastic(const wefti_job_draft *draft) {
     return WEFT_OK;
 }
 
+/* One limit of device memory counts programs, the other does not. */
+static weft_status check_limits(const wefti_job_draft *draft) {
+    const wefti_job_mark *device = wefti_job_mark_of(draft, "memory.device");
+    char where[512];
+    WEFT_REQUIRE(!device->given || !given(draft, "device.memory"), WEFT_E_ARG,
+                 "%smemory.device and device.memory are both set: set memory.device to limit what "
+                 "a device's tensors take, or device.memory to count its programs too",
+                 wefti_job_where(draft, device, where));
+    return WEFT_OK;
+}
+
 /* Entries of the job for tier disk need a directory. Those of a plan file need one when states are
  * made, which the session tells: forward passes make none. Without memory.offload the keys of that
  * tier need an entry of a plan file. With it they may stay, so that one word switches the tier. */
@@ -237,6 +248,7 @@ static weft_status check(const wefti_job_draft *draft) {
                  wefti_job_where(draft, wefti_job_mark_of(draft, "data.validation_labels"), where));
     WEFT_TRY(check_checkpoint(draft));
     WEFT_TRY(check_elastic(draft));
+    WEFT_TRY(check_limits(draft));
     WEFT_TRY(check_memory(draft));
     if (!draft->plan) return WEFT_OK;
     int64_t parts = t->accumulate * draft->plan->copies;

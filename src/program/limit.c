@@ -53,18 +53,49 @@ static void advise(const wefti_program *p, int64_t programs, int64_t limit, bool
             share * 100);
 }
 
-weft_status wefti_program_within(const wefti_program *p, int64_t arena, int64_t programs,
-                                 int64_t limit, bool trains, int32_t devices) {
-    char need[32], most[32], own[32], advice[192], *largest;
+/* `programs`: of the limit, or 0 if it does not count them. */
+static weft_status check_device(const wefti_program *p, int64_t arena, int64_t programs,
+                                int64_t limit, const char *key, bool trains) {
+    char need[32], most[32], own[32], part[64] = "", advice[192], *largest;
     if (limit <= 0 || arena + programs <= limit) return WEFT_OK;
     WEFT_TRY(wefti_program_largest(p, 6, &largest));
     advise(p, programs, limit, trains, advice, sizeof advice);
-    weft_status status = WEFT_RAISE(
+    if (programs)
+        (void)snprintf(part, sizeof part, ", %s of it for programs",
+                       wefti_bytes_text(programs, own));
+    const weft_status status = WEFT_RAISE(
         WEFT_E_NOMEM,
-        "a step needs %s, %s of it for programs, but the limit (device.memory) is %s. Largest: "
-        "%s. %s",
-        wefti_bytes_text(arena + programs, need), wefti_bytes_text(programs, own),
-        wefti_bytes_text(limit, most), largest, advice);
+        "a step needs %s of device memory%s, but the limit (%s) is %s, which lacks %lld bytes. "
+        "Largest: %s. %s",
+        wefti_bytes_text(arena + programs, need), part, key, wefti_bytes_text(limit, most),
+        (long long)(arena + programs - limit), largest, advice);
     wefti_free(largest);
-    return devices > 1 ? wefti_prefix(status, "device %d", p->rank) : status;
+    return status;
+}
+
+static weft_status check_host(const wefti_needs *needs, const wefti_limits *limits) {
+    const int64_t need = wefti_needs_host(needs, limits);
+    const int64_t tier = wefti_footprint_bytes(needs->arenas, WEFTI_SPACE_HOST);
+    char all[32], of_tier[32], own[32], held[32], most[32];
+    if (limits->host <= 0 || need <= limits->host) return WEFT_OK;
+    WEFT_FAIL(WEFT_E_NOMEM,
+              "a step needs %s of host memory beside device memory (%s for tier host, %s for "
+              "programs, %s for batches), but the limit (memory.host) is %s, which lacks %lld "
+              "bytes. %s",
+              wefti_bytes_text(need, all), wefti_bytes_text(tier, of_tier),
+              wefti_bytes_text(needs->programs, own), wefti_bytes_text(limits->held, held),
+              wefti_bytes_text(limits->host, most), (long long)(need - limits->host),
+              need - tier <= limits->host
+                  ? "It would fit if memory.offload kept less on the host, or more on a disk"
+                  : "Programs and batches alone need more: raise memory.host");
+}
+
+weft_status wefti_program_within(const wefti_program *p, const wefti_needs *needs,
+                                 const wefti_limits *limits, bool trains, int32_t devices) {
+    const int64_t arena = wefti_footprint_bytes(needs->arenas, WEFTI_SPACE_DEVICE);
+    weft_status status =
+        check_device(p, arena, needs->programs, limits->memory, "device.memory", trains);
+    if (status >= 0) status = check_device(p, arena, 0, limits->device, "memory.device", trains);
+    if (status >= 0) status = check_host(needs, limits);
+    return status < 0 && devices > 1 ? wefti_prefix(status, "device %d", p->rank) : status;
 }

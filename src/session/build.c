@@ -62,15 +62,17 @@ wefti_footprint wefti_session_footprint(const weft_session *s, int32_t rank, int
     return all;
 }
 
-/* The arenas of p's device, which all its programs share, p included. */
-static int64_t arena_bytes(const weft_session *s, const wefti_program *p) {
-    wefti_footprint all = wefti_session_footprint(s, p->rank, s->view_count);
-    wefti_footprint_join(&all, wefti_program_footprint(p));
-    return wefti_footprint_bytes(all, WEFTI_SPACE_DEVICE);
+/* Of p's device, whose programs share the arenas, p included. */
+static wefti_needs needs_of(const weft_session *s, const wefti_program *p) {
+    wefti_needs needs = {.arenas = wefti_session_footprint(s, p->rank, s->view_count),
+                         .programs = programs_bytes(s, p)};
+    wefti_footprint_join(&needs.arenas, wefti_program_footprint(p));
+    return needs;
 }
 
 static int64_t device_bytes(const weft_session *s, const wefti_program *p) {
-    return arena_bytes(s, p) + programs_bytes(s, p);
+    const wefti_needs needs = needs_of(s, p);
+    return wefti_footprint_bytes(needs.arenas, WEFTI_SPACE_DEVICE) + needs.programs;
 }
 
 /* Of the devices in this process: the program of the one that needs most. */
@@ -97,13 +99,24 @@ static weft_status check_disk(const weft_session *s, const wefti_program *p) {
     return WEFT_OK;
 }
 
-/* Compares the devices of this process with the limits: of device memory, the largest one. */
+static weft_status check_memory(const weft_session *s, const wefti_program *p) {
+    const weft_session_options *o = &s->options;
+    const wefti_needs needs = needs_of(s, p);
+    const wefti_limits limits = {.memory = o->memory_bytes,
+                                 .device = o->device_bytes,
+                                 .host = o->host_bytes,
+                                 .held = o->held_bytes};
+    return wefti_program_within(p, &needs, &limits, s->optimizer != NULL, s->devices);
+}
+
+/* Compares the devices of this process with the limits, the largest one first. */
 static weft_status check_limit(const weft_session *s, wefti_program *const *programs) {
-    const wefti_program *p = largest_program(s, programs);
     for (int32_t r = 0; r < s->devices; r++)
         if (programs[r]) WEFT_TRY(check_disk(s, programs[r]));
-    return wefti_program_within(p, arena_bytes(s, p), programs_bytes(s, p), s->options.memory_bytes,
-                                s->optimizer != NULL, s->devices);
+    WEFT_TRY(check_memory(s, largest_program(s, programs)));
+    for (int32_t r = 0; r < s->devices; r++)
+        if (programs[r]) WEFT_TRY(check_memory(s, programs[r]));
+    return WEFT_OK;
 }
 
 /* ---- building ---- */
@@ -254,12 +267,23 @@ static weft_status check_options(const weft_session_options *options) {
                  options->clip);
     WEFT_REQUIRE(options->threads >= 0 && options->threads <= MOST_THREADS, WEFT_E_ARG,
                  "threads must be 0 (all cores) to %d, but is %d", MOST_THREADS, options->threads);
-    WEFT_REQUIRE(options->memory_bytes >= 0, WEFT_E_ARG,
-                 "memory_bytes must be a limit, or 0 for none, but is %lld",
-                 (long long)options->memory_bytes);
-    WEFT_REQUIRE(options->disk_bytes >= 0, WEFT_E_ARG,
-                 "disk_bytes must be a limit, or 0 for none, but is %lld",
-                 (long long)options->disk_bytes);
+    const struct {
+        const char *name;
+        int64_t bytes;
+    } limits[] = {{"memory_bytes", options->memory_bytes},
+                  {"disk_bytes", options->disk_bytes},
+                  {"device_bytes", options->device_bytes},
+                  {"host_bytes", options->host_bytes}};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        WEFT_REQUIRE(limits[i].bytes >= 0, WEFT_E_ARG,
+                     "%s must be a limit, or 0 for none, but is %lld", limits[i].name,
+                     (long long)limits[i].bytes);
+    WEFT_REQUIRE(options->held_bytes >= 0, WEFT_E_ARG,
+                 "held_bytes must be a number of bytes, but is %lld",
+                 (long long)options->held_bytes);
+    WEFT_REQUIRE(!options->memory_bytes || !options->device_bytes, WEFT_E_ARG,
+                 "memory_bytes and device_bytes are both set: set device_bytes to limit a device's "
+                 "arenas, or memory_bytes to count its programs too");
     WEFT_REQUIRE(options->recovery || !options->buddy, WEFT_E_ARG,
                  "buddy needs recovery: without it no rank is replaced");
     WEFT_REQUIRE((unsigned)options->bf16 <= WEFT_BF16_NATIVE, WEFT_E_ARG,

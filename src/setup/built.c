@@ -10,7 +10,7 @@
 #include "models/models.h"
 #include "plan/plan.h"
 #include "search/search.h"
-#include "setup/setup.h"
+#include "setup/feed.h"
 #include "weft/info.h"
 
 void wefti_setup_note(const wefti_setup *s, const char *format, ...) {
@@ -279,7 +279,10 @@ weft_session_options wefti_built_options(const wefti_built *b) {
     o.buddy = b->job->recovery.buddy;
     o.microbatches = (int)b->batch.microbatches;
     o.threads = (int)b->job->device.threads;
-    o.memory_bytes = b->memory_bytes;
+    o.memory_bytes = b->limits.memory;
+    o.device_bytes = b->limits.device;
+    o.host_bytes = b->limits.host;
+    o.held_bytes = b->limits.held;
     o.disk = *b->job->memory.disk.path ? b->job->memory.disk.path : NULL;
     o.disk_bytes = b->disk_bytes;
     o.seed = train->seed;
@@ -332,6 +335,7 @@ weft_status wefti_built_eval_graph(wefti_built *b) {
 
 static weft_status build_graphs(wefti_built *b) {
     WEFT_TRY(wefti_built_graph(b));
+    wefti_built_hold_batches(b, true);
     WEFT_TRY(wefti_built_offload(b));
     if (weft_data_samples(b->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
     return wefti_built_eval_graph(b);
@@ -369,19 +373,68 @@ int64_t wefti_built_sharing(const wefti_built *b) {
                                  : wefti_built_devices(b);
 }
 
-int64_t wefti_built_memory_limit(const wefti_built *b) {
-    const weft_job_device *d = &b->job->device;
+int64_t wefti_built_share(const wefti_built *b) {
     weft_info info;
-    if (!(d->memory_percent > 0)) return d->memory_bytes;
     weft_info_get(&info);
-    return wefti_job_limit(0, d->memory_percent, info.memory_bytes / wefti_built_sharing(b));
+    return info.memory_bytes / wefti_built_sharing(b);
+}
+
+wefti_limits wefti_built_limits(const wefti_built *b) {
+    const weft_job_device *d = &b->job->device;
+    const weft_job_memory *m = &b->job->memory;
+    const bool shares = d->memory_percent > 0 || m->device_percent > 0 || m->host_percent > 0;
+    const int64_t share = shares ? wefti_built_share(b) : 0;
+    return (wefti_limits){.memory = wefti_job_limit(d->memory_bytes, d->memory_percent, share),
+                          .device = wefti_job_limit(m->device_bytes, m->device_percent, share),
+                          .host = wefti_job_limit(m->host_bytes, m->host_percent, share),
+                          .held = b->limits.held};
 }
 
 void wefti_built_limit_memory(wefti_built *b) {
-    weft_info info;
-    weft_info_get(&info);
-    b->memory_bytes = wefti_built_memory_limit(b);
-    if (!b->memory_bytes) b->memory_bytes = info.memory_bytes / wefti_built_sharing(b);
+    b->limits = wefti_built_limits(b);
+    if (!b->limits.memory && !b->limits.device) b->limits.memory = wefti_built_share(b);
+}
+
+/* Of a row of the input with this name. */
+static int64_t row_bytes(const wefti_built *b, const char *name) {
+    const weft_body *root = b->model.graph->root;
+    for (int64_t i = 0; i < root->in_count; i++) {
+        const wefti_value_info *v = &root->values[root->in[i]];
+        if (v->kind == WEFTI_VALUE_INPUT && !strcmp(v->name, name))
+            return weft_desc_bytes(&v->desc) / b->batch.micro;
+    }
+    return 0;
+}
+
+void wefti_built_hold_batches(wefti_built *b, bool trains) {
+    const wefti_objective *objective = b->model.objective;
+    const int64_t input = row_bytes(b, objective->input), target = row_bytes(b, objective->target);
+    const bool passes =
+        !trains || (b->data && weft_data_samples(b->data, WEFT_DATA_VALIDATION) > 0);
+    const int64_t all =
+        (trains ? wefti_feed_ring_bytes(WEFTI_RING_TRAIN, b->job->train.batch, input, target) : 0) +
+        (passes ? wefti_feed_ring_bytes(WEFTI_RING_PASSES, b->batch.micro, input, target) : 0);
+    b->limits.held = all / wefti_built_devices(b);
+}
+
+static weft_status check_machine(const wefti_built *b) {
+    const weft_session_memory m = weft_session_memory_of(b->session);
+    const int64_t share = wefti_built_share(b),
+                  host = m.host_bytes + m.program_bytes + b->limits.held,
+                  need = m.predicted_peak_bytes + host;
+    char all[32], device[32], other[32], has[32];
+    WEFT_REQUIRE(
+        b->limits.host || need <= share, WEFT_E_NOMEM,
+        "a step needs %s: %s of device memory, and %s for tier host, programs and batches; "
+        "the machine has %s for each device, which lacks %lld bytes. It would fit if "
+        "memory.offload kept that much on a disk",
+        wefti_bytes_text(need, all), wefti_bytes_text(m.predicted_peak_bytes, device),
+        wefti_bytes_text(host, other), wefti_bytes_text(share, has), (long long)(need - share));
+    return WEFT_OK;
+}
+
+weft_status wefti_built_fits_machine(const wefti_built *b) {
+    return wefti_party_agree(&b->setup->party, check_machine(b));
 }
 
 weft_status wefti_built_prepare(wefti_built *b) {
@@ -406,6 +459,7 @@ weft_status wefti_built_build(wefti_built *b) {
     WEFT_TRY(wefti_session_create(b->model.graph, &o, &b->session));
     if (b->model.eval_graph)
         WEFT_TRY(weft_session_add(b->session, b->model.eval_graph, &b->model.eval_program));
+    WEFT_TRY(wefti_built_fits_machine(b));
     return note_unmatched(b);
 }
 

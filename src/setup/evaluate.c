@@ -157,7 +157,7 @@ weft_status wefti_built_evaluate(wefti_built *m, weft_data_part part, int64_t ba
                             .sequential = true,
                             .batch = m->batch.micro,
                             .row_end = m->batch.micro,
-                            .ring = 2,
+                            .ring = WEFTI_RING_PASSES,
                             .padding_target = -1};
     counting c = {.counts = NULL};
     wefti_feed *feed = NULL;

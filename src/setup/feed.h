@@ -5,6 +5,9 @@
 #include "data/feed.h"
 #include "setup/setup.h"
 
+/* Batches that a feed prepares ahead. */
+enum { WEFTI_RING_TRAIN = 3, WEFTI_RING_PASSES = 2 };
+
 /* Feeds rows [first, first + micro) of a batch to a program. */
 weft_status wefti_built_feed_rows(wefti_built *m, int program, const wefti_batch *b,
                                   int64_t first) WEFT_CHECKED;

@@ -457,7 +457,8 @@ static void hide_updates(movable_walk *w) {
 
 static void note_needs(movable_walk *w, const wefti_rank_class *c, int32_t graphs) {
     int64_t own = 0;
-    for (int32_t g = 0; g < graphs; g++) own += c->programs[g]->program_bytes;
+    for (int32_t g = 0; w->costs->programs_count && g < graphs; g++)
+        own += c->programs[g]->program_bytes;
     for (int32_t g = 0; g < graphs; g++)
         for (int s = 0; s < WEFTI_SECTIONS; s++)
             for (int32_t k = 0; k < c->programs[g]->step_count[s]; k++)

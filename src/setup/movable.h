@@ -42,6 +42,7 @@ typedef struct wefti_movable {
 typedef struct wefti_movable_costs {
     const wefti_machine_model *machine;
     int32_t microbatches, ranks;
+    bool programs_count;                 /* in what a device needs */
     bool allowed[WEFTI_RESIDENCY_TIERS]; /* host, disk */
 } wefti_movable_costs;
 

@@ -20,7 +20,8 @@ enum { CHOICE_ROUNDS = 8 };
 typedef struct offload_trial {
     weft_plan *plan; /* refined */
     wefti_rank_classes *classes;
-    int64_t bytes; /* that a device needs, with its programs */
+    int64_t bytes; /* of device memory, and of programs if the limit counts them */
+    int64_t host;  /* of all else that memory.host limits */
 } offload_trial;
 
 typedef struct offload_choice {
@@ -30,7 +31,9 @@ typedef struct offload_choice {
     wefti_machine_model *machine;
     wefti_arena *arena;
     wefti_movable movable;
-    int64_t limit;
+    int64_t limit;       /* of device memory */
+    bool programs_count; /* in the limit */
+    wefti_limits limits; /* of the job */
     bool tiers[WEFT_TIERS];
 } offload_choice;
 
@@ -61,10 +64,10 @@ static weft_status try_plan(offload_choice *x, const weft_plan *plan, offload_tr
     WEFT_TRY(status);
     for (int32_t c = 0; c < t->classes->count; c++) {
         wefti_program *const *programs = t->classes->classes[c].programs;
-        int64_t bytes = wefti_footprint_bytes(wefti_programs_footprint(programs, fold.graphs),
-                                              WEFTI_SPACE_DEVICE);
-        for (int32_t g = 0; g < fold.graphs; g++) bytes += programs[g]->program_bytes;
-        wefti_keep_most(&t->bytes, bytes);
+        const wefti_needs needs = wefti_job_programs_needs(programs, fold.graphs);
+        const int64_t device = wefti_footprint_bytes(needs.arenas, WEFTI_SPACE_DEVICE);
+        wefti_keep_most(&t->bytes, device + (x->programs_count ? needs.programs : 0));
+        wefti_keep_most(&t->host, wefti_needs_host(&needs, &x->limits));
     }
     return WEFT_OK;
 }
@@ -101,53 +104,63 @@ static int64_t disk_room(const wefti_built *b) {
     return most && most < room ? most : room;
 }
 
-/* Of this machine; a machine that need not exist has enough. */
-static int64_t host_room(const wefti_built *b) {
-    weft_info info;
-    weft_info_get(&info);
-    return *b->job->machine ? ENOUGH : info.memory_bytes / wefti_built_sharing(b);
+/* For tier host beside what else memory.host limits. Without that limit: what device memory leaves
+ * of this machine; a machine that need not exist has enough. */
+static int64_t host_room(const offload_choice *x, int64_t others) {
+    const bool planned = *x->b->job->machine != '\0';
+    const int64_t most = x->limits.host ? x->limits.host
+                         : planned      ? ENOUGH
+                                        : wefti_built_share(x->b) - x->limit;
+    return most - others;
 }
 
 static void find_rooms(const offload_choice *x, const wefti_rank_classes *all,
                        int64_t room[WEFTI_RESIDENCY_TIERS]) {
     static const wefti_space spaces[WEFTI_RESIDENCY_TIERS] = {WEFTI_SPACE_HOST, WEFTI_SPACE_DISK};
     for (int t = 0; t < WEFTI_RESIDENCY_TIERS; t++) {
-        int64_t used = 0;
-        for (int32_t c = 0; c < all->count; c++)
-            wefti_keep_most(&used, wefti_footprint_bytes(wefti_programs_footprint(
-                                                             all->classes[c].programs, all->graphs),
-                                                         spaces[t]));
+        int64_t used = 0, others = 0;
+        for (int32_t c = 0; c < all->count; c++) {
+            const wefti_needs needs =
+                wefti_job_programs_needs(all->classes[c].programs, all->graphs);
+            wefti_keep_most(&used, wefti_footprint_bytes(needs.arenas, spaces[t]));
+            wefti_keep_most(&others, needs.programs + x->limits.held);
+        }
         room[t] = 0;
-        if (x->tiers[WEFT_TIER_HOST + t]) room[t] = (t ? disk_room(x->b) : host_room(x->b)) - used;
+        if (x->tiers[WEFT_TIER_HOST + t])
+            room[t] = (t ? disk_room(x->b) : host_room(x, others)) - used;
         if (room[t] < 0) room[t] = 0;
     }
 }
 
 /* ---- the choice ---- */
 
+static const char *limit_key(const offload_choice *x) {
+    return x->programs_count ? "device.memory" : "memory.device";
+}
+
 static weft_status refuse(const offload_choice *x, int64_t base, int64_t least,
                           const wefti_residency *r) {
     static const char *const names[WEFTI_RESIDENCY_TIERS] = {"host", "disk"};
+    const char *key = limit_key(x);
     char need[32], moved[32], most[32];
     wefti_bytes_text(base, need);
     wefti_bytes_text(x->limit, most);
     WEFT_REQUIRE(x->tiers[WEFT_TIER_HOST] || x->tiers[WEFT_TIER_DISK], WEFT_E_NOMEM,
                  "memory.offload: auto: a step needs %s of device memory, but the limit "
-                 "(device.memory) is %s, and there is no tier below it: set memory.disk.path to a "
-                 "directory of a local disk",
-                 need, most);
+                 "(%s) is %s, which lacks %lld bytes, and there is no tier below it: set "
+                 "memory.disk.path to a directory of a local disk",
+                 need, key, most, (long long)(base - x->limit));
     WEFT_REQUIRE(r->lacking == WEFTI_RESIDENCY_STAYS, WEFT_E_NOMEM,
                  "memory.offload: auto: a step needs %s of device memory, but the limit "
-                 "(device.memory) is %s, and what must leave it needs %s more than tier %s has: "
+                 "(%s) is %s, and what must leave it needs %lld bytes more than tier %s has: "
                  "give the tier more room%s",
-                 need, most, wefti_bytes_text(r->lacks, moved), names[r->lacking],
-                 r->lacking ? " (memory.disk)" : ", or set memory.disk.path");
-    WEFT_FAIL(
-        WEFT_E_NOMEM,
-        "memory.offload: auto: a step needs %s of device memory, and %s with all optimizer "
-        "states, parameters and saved blocks in lower tiers, but the limit (device.memory) is "
-        "%s: use a smaller train.batch, or more train.accumulate",
-        need, wefti_bytes_text(least, moved), most);
+                 need, key, most, (long long)r->lacks, names[r->lacking],
+                 r->lacking ? " (memory.disk.size)" : " (memory.host), or set memory.disk.path");
+    WEFT_FAIL(WEFT_E_NOMEM,
+              "memory.offload: auto: a step needs %s of device memory, and %s with all optimizer "
+              "states, parameters and saved blocks in lower tiers, but the limit (%s) is "
+              "%s, which lacks %lld bytes: use a smaller train.batch, or more train.accumulate",
+              need, wefti_bytes_text(least, moved), key, most, (long long)(least - x->limit));
 }
 
 /* All that may move, each to the first tier that has room. */
@@ -197,6 +210,14 @@ static weft_status predict_again(const offload_choice *x, const offload_trial *t
     return WEFT_OK;
 }
 
+static int64_t host_lacks(const offload_choice *x, const offload_trial *t) {
+    return x->limits.host ? t->host - x->limits.host : 0;
+}
+
+static bool fits(const offload_choice *x, const offload_trial *t) {
+    return t->bytes <= x->limit && host_lacks(x, t) <= 0;
+}
+
 /* *out: the first choice that fits when its programs are built, or a trial without a plan. */
 static weft_status try_choices(offload_choice *x, wefti_residency_problem *p, wefti_residency *r,
                                offload_trial *out) {
@@ -205,8 +226,10 @@ static weft_status try_choices(offload_choice *x, wefti_residency_problem *p, we
         WEFT_TRY(wefti_residency_choose(p, r));
         if (!r->fits) return WEFT_OK;
         WEFT_TRY(try_tiers(x, r->tier, out));
-        if (out->bytes <= x->limit) return WEFT_OK;
-        p->limit = x->limit - (out->bytes - r->peak); /* less than r->peak */
+        if (fits(x, out)) return WEFT_OK;
+        if (out->bytes > x->limit)
+            p->limit = x->limit - (out->bytes - r->peak); /* less than r->peak */
+        if (host_lacks(x, out) > 0) p->room[0] -= host_lacks(x, out);
     }
     end_trial(out);
     return WEFT_OK;
@@ -217,6 +240,7 @@ static weft_status choose_moves(offload_choice *x, const offload_trial *base, of
         .machine = x->machine,
         .microbatches = x->programs.microbatches,
         .ranks = x->programs.devices,
+        .programs_count = x->programs_count,
         .allowed = {x->tiers[WEFT_TIER_HOST], x->tiers[WEFT_TIER_DISK]}};
     wefti_residency_problem p;
     wefti_residency r = {.tier = NULL};
@@ -232,8 +256,9 @@ static weft_status choose_moves(offload_choice *x, const offload_trial *base, of
         WEFT_TRY(try_tiers(x, r.tier, t));
     }
     /* A joint search does not count programs. Its plan stays, for those who do to refuse it. */
-    if (t->bytes > x->limit && wefti_built_is_joint(x->b)) return WEFT_OK;
-    if (t->bytes > x->limit) return refuse(x, base->bytes, t->bytes, &r);
+    if (!fits(x, t) && wefti_built_is_joint(x->b)) return WEFT_OK;
+    if (t->bytes <= x->limit && !fits(x, t)) r.lacking = 0, r.lacks = host_lacks(x, t);
+    if (!fits(x, t)) return refuse(x, base->bytes, t->bytes, &r);
     WEFT_TRY(predict_again(x, t));
     return take_trial(x, t, base->bytes);
 }
@@ -272,8 +297,11 @@ static weft_status begin(offload_choice *x) {
     *of = (wefti_job_programs){.built = {.job = b->job}, .devices = wefti_built_devices(b)};
     WEFT_TRY(wefti_arena_create(&x->arena));
     WEFT_TRY(wefti_built_machine(b, &x->machine, &limit));
+    x->limits = wefti_built_limits(b);
+    x->programs_count = !x->limits.device;
     x->limit = limit ? limit : (int64_t)x->machine->device.memory_bytes.value;
-    if (b->memory_bytes && b->memory_bytes < x->limit) x->limit = b->memory_bytes;
+    const int64_t own = x->programs_count ? b->limits.memory : b->limits.device;
+    if (own && own < x->limit) x->limit = own;
     wefti_built_tiers(b, x->machine, x->tiers);
     WEFT_TRY(begin_base(x));
     if (*b->job->machine) WEFT_TRY(wefti_job_programs_place(of, x->machine));

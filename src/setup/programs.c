@@ -28,6 +28,7 @@ static weft_status open_graphs(wefti_job_programs *p) {
     wefti_built *b = &p->built;
     const bool validates = b->data && weft_data_samples(b->data, WEFT_DATA_VALIDATION) > 0;
     WEFT_TRY(wefti_built_graph(b));
+    wefti_built_hold_batches(b, true);
     WEFT_TRY(wefti_built_offload(b));
     WEFT_TRY(wefti_graph_wrap(b->model.graph));
     p->graphs = 1;
@@ -141,15 +142,18 @@ weft_status wefti_job_programs_classes(wefti_job_programs *p) {
     return WEFT_OK;
 }
 
+wefti_needs wefti_job_programs_needs(wefti_program *const *programs, int32_t graphs) {
+    wefti_needs needs = {.arenas = wefti_programs_footprint(programs, graphs)};
+    for (int32_t g = 0; g < graphs; g++) needs.programs += programs[g]->program_bytes;
+    return needs;
+}
+
 /* `programs`: of one rank, one for each graph. */
 weft_status wefti_job_programs_fits(const wefti_job_programs *p, wefti_program *const *programs) {
-    const int64_t limit = wefti_built_memory_limit(&p->built);
+    const wefti_limits limits = wefti_built_limits(&p->built);
     const bool trains = wefti_optimizer_plan_of(p->optimizer) != NULL;
-    const wefti_footprint arenas = wefti_programs_footprint(programs, p->graphs);
-    int64_t own = 0;
-    for (int32_t g = 0; g < p->graphs; g++) own += programs[g]->program_bytes;
-    return wefti_program_within(programs[0], wefti_footprint_bytes(arenas, WEFTI_SPACE_DEVICE), own,
-                                limit, trains, p->devices);
+    const wefti_needs needs = wefti_job_programs_needs(programs, p->graphs);
+    return wefti_program_within(programs[0], &needs, &limits, trains, p->devices);
 }
 
 weft_status wefti_job_programs_within(const wefti_job_programs *p) {

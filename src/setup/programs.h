@@ -33,7 +33,9 @@ weft_status wefti_job_programs_build(const wefti_job_programs *p, int32_t rank, 
                                      wefti_program **programs) WEFT_CHECKED;
 /* Builds a rank of each class, dry, and matches the classes. */
 weft_status wefti_job_programs_classes(wefti_job_programs *p) WEFT_CHECKED;
-/* WEFT_E_NOMEM if a class needs more than device.memory; the machine's memory is no limit here. */
+/* What the programs of one rank need, one for each graph. */
+wefti_needs wefti_job_programs_needs(wefti_program *const *programs, int32_t graphs);
+/* WEFT_E_NOMEM if a class needs more than a limit of the job; the machine's memory is none here. */
 weft_status wefti_job_programs_within(const wefti_job_programs *p) WEFT_CHECKED;
 /* The same for the programs of one rank. */
 weft_status wefti_job_programs_fits(const wefti_job_programs *p,

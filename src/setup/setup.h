@@ -8,6 +8,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/side_files.h"
+#include "program/limit.h"
 #include "session/party.h"
 #include "session/save/save.h"
 #include "session/session.h"
@@ -72,7 +73,7 @@ typedef struct wefti_built {
                             job's plan counts */
     char *search_notes;  /* of a search other than the joint one, a line each; NULL: none */
     weft_search_report *report; /* of the joint search on this rank; NULL: none */
-    int64_t memory_bytes;       /* limit of a device, 0: none */
+    wefti_limits limits;        /* of a device on this machine */
     int64_t disk_bytes;         /* largest file of a device on the disk, 0: no limit */
     wefti_built_model model;
     wefti_built_batch batch;
@@ -92,10 +93,18 @@ weft_status wefti_built_open_data(wefti_built *b) WEFT_CHECKED;
 int32_t wefti_built_devices(const wefti_built *b);
 /* Devices that share this machine: of this process, or of its host's processes. */
 int64_t wefti_built_sharing(const wefti_built *b);
-/* The job's limit of a device's memory in bytes, on this machine; 0: it sets none. */
-int64_t wefti_built_memory_limit(const wefti_built *b);
-/* memory_bytes: the job's limit, or a device's share of the machine's memory. */
+/* The limits that the job sets for a device on this machine. held: of b. */
+wefti_limits wefti_built_limits(const wefti_built *b);
+/* A device's share of the machine's memory, or of the limit of its cgroup. */
+int64_t wefti_built_share(const wefti_built *b);
+/* limits: of the job. Without one of device memory, the device's share of the machine's memory. */
 void wefti_built_limit_memory(wefti_built *b);
+/* limits.held: once the graph to train is built, a device's part of the batches that are prepared
+ * ahead: of a training with its validation, or of passes alone. */
+void wefti_built_hold_batches(wefti_built *b, bool trains);
+/* Once the session has its programs: if the job does not limit host memory, refuses what the
+ * machine has no memory for beside device memory. Collective in a world. */
+weft_status wefti_built_fits_machine(const wefti_built *b) WEFT_CHECKED;
 /* After that: the graph to train. Refuses a plan that was made for another model. */
 weft_status wefti_built_graph(wefti_built *b) WEFT_CHECKED;
 /* The graph to train with `samples` in a microbatch, with the job's frozen parameters. */

@@ -256,7 +256,10 @@ static void test_refused_words(void **state) {
     refused("memory.disk.path=/tmp", "'memory.disk.path=/tmp': memory.disk.path|memory.offload");
     refused("memory.disk.size=1GiB", "memory.disk.size|memory.offload");
     refused("memory.offload=disk\nmemory.disk.path=/tmp\nmemory.disk.size=1", "memory.disk.size");
-    refused("memory=host", "memory|memory.offload");
+    refused("memory=host", "memory|memory.device");
+    refused("memory.device=2GiB\ndevice.memory=2GiB", "'memory.device=2GiB'|device.memory");
+    refused("memory.device=0%", "memory.device|%");
+    refused("memory.host=much", "memory.host|'much'");
     refused("mesh=5", "parallel.mesh");
 }
 
@@ -277,6 +280,10 @@ static void test_offload(void **state) {
     assert_int_equal(wefti_plan_tier(job->plan, WEFT_OFFLOAD_OPTIMIZER, "w"), WEFT_TIER_DISK);
     assert_string_equal(job->memory.disk.path, "/tmp/a b");
     assert_int_equal(job->memory.disk.size_bytes, 3ll << 30);
+    weft_job_free(job);
+    job = words("memory.device=60%\nmemory.host=4GiB\ndevice.memory=auto");
+    assert_true(job->memory.device_percent == 60 && !job->memory.device_bytes);
+    assert_true(job->memory.host_bytes == 4ll << 30 && !(job->memory.host_percent > 0));
     weft_job_free(job);
     /* the settings of a search */
     job = words("memory.offload=host\nparallel.mode=auto\nparallel.devices=2");

@@ -118,6 +118,42 @@ static void too_little_memory_is_refused(void **state) {
     weft_graph_destroy(g);
 }
 
+/* Each limit holds to the byte: of device memory alone, and of all else. */
+static void each_tier_has_a_limit(void **state) {
+    (void)state;
+    weft_graph *g = tiny_gpt2(WEFT_USE_TRAIN, 64, 0, WEFT_F32);
+    for (int moved = 0; moved < 2; moved++) {
+        weft_session_options o = plain_options(WEFT_ADAMW, 0);
+        weft_plan *plan;
+        weft_session *s;
+        ASSERT_OK(weft_plan_create(1, &plan));
+        if (moved) ASSERT_OK(weft_plan_offload(plan, "*", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST));
+        o.plan = plan;
+        s = session_of(g, o);
+        const weft_session_memory m = weft_session_memory_of(s);
+        assert_int_equal(m.host_bytes > 0, moved);
+        weft_session_destroy(s);
+        o.device_bytes = m.predicted_peak_bytes;
+        o.held_bytes = 1000;
+        o.host_bytes = m.host_bytes + m.program_bytes + o.held_bytes;
+        s = session_of(g, o);
+        weft_session_destroy(s);
+        o.device_bytes--;
+        ASSERT_FAILS(WEFT_E_NOMEM, "memory.device|1 bytes|fit", weft_session_create(g, &o, &s));
+        o.device_bytes++, o.host_bytes--;
+        ASSERT_FAILS(WEFT_E_NOMEM,
+                     moved ? "memory.host|1 bytes|memory.offload|disk" : "memory.host|1 bytes",
+                     weft_session_create(g, &o, &s));
+        o.host_bytes++, o.held_bytes++;
+        ASSERT_FAILS(WEFT_E_NOMEM, "memory.host|1 bytes", weft_session_create(g, &o, &s));
+        o.host_bytes = o.held_bytes = 0;
+        o.memory_bytes = 1ll << 40;
+        ASSERT_FAILS(WEFT_E_ARG, "memory_bytes|device_bytes", weft_session_create(g, &o, &s));
+        weft_plan_destroy(plan);
+    }
+    weft_graph_destroy(g);
+}
+
 /* ---- every allocation fails in turn ---- */
 
 static weft_status create_and_step(weft_graph *g, const weft_session_options *o, weft_session **s) {
@@ -165,6 +201,7 @@ int main(void) {
         cmocka_unit_test(an_unknown_device_is_refused),
         cmocka_unit_test(predicted_peak_is_observed),
         cmocka_unit_test(too_little_memory_is_refused),
+        cmocka_unit_test(each_tier_has_a_limit),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -162,7 +162,8 @@ const cli_verb cli_infer = {
     .notes =
         "The job says how: precision and plan. CHECKPOINT is the directory of a run (its newest\n"
         "good step is taken), one of its steps, or a Hugging Face directory. FOLDER is what\n"
-        "--export wrote; its keys are memory.disk.path, memory.disk.size and device.memory.\n"
+        "--export wrote; its keys are memory.disk.path, memory.disk.size, memory.device,\n"
+        "memory.host and device.memory.\n"
         "Started by weft launch, mpirun, srun or torchrun: one device for each process.",
     .options = options,
     .run = run,

@@ -23,10 +23,11 @@ int cli_trained_words(const cli_verb *verb, int count, char **words, cli_job_sou
 }
 
 static bool is_of_memory(const char *word, bool offload) {
-    static const char *const keys[] = {"memory.disk.path", "memory.disk.size", "device.memory",
-                                       "memory.offload"};
+    static const char *const keys[] = {"memory.disk.path", "memory.disk.size", "memory.device",
+                                       "memory.host",      "device.memory",    "memory.offload"};
+    enum { LIMITS = sizeof keys / sizeof *keys - 1 };
     const size_t length = strcspn(word, "=");
-    for (int i = 0; i < 3 + offload; i++)
+    for (int i = 0; i < LIMITS + offload; i++)
         if (strlen(keys[i]) == length && !strncmp(word, keys[i], length)) return true;
     return false;
 }
@@ -62,8 +63,8 @@ int cli_trained_memory(const cli_verb *verb, int count, char **words, cli_memory
     for (int i = 1; i < count; i++)
         if (strchr(words[i], '=') && !is_of_memory(words[i], how.offload))
             return cli_usage(verb,
-                             "'%s': the keys here are %smemory.disk.path, memory.disk.size and "
-                             "device.memory",
+                             "'%s': the keys here are %smemory.disk.path, memory.disk.size, "
+                             "memory.device, memory.host and device.memory",
                              words[i], how.offload ? "memory.offload, " : "");
     return count > 1 ? load_memory(verb, count - 1, words + 1, &how, out) : CLI_DONE;
 }

@@ -174,7 +174,7 @@ weft_status wefti_training_loop(wefti_training *t) {
                             .batch = job->train.batch,
                             .row_end = job->train.batch,
                             .first = t->progress.position / job->train.batch,
-                            .ring = 3,
+                            .ring = WEFTI_RING_TRAIN,
                             .padding_target = -1};
     const weft_desc in = weft_data_input(t->built->data);
     const int64_t tokens = t->built->model.objective->is_language ? in.shape[0] : 1;

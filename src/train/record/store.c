@@ -22,6 +22,17 @@ char *wefti_run_record_path(const char *directory, const char *file) {
 
 /* ---- settings ---- */
 
+/* Keys that are not set add nothing: records of before count. */
+static uint64_t digest_of_limits(uint64_t digest, const weft_job_memory *m) {
+    if (m->device_bytes) digest = wefti_digest_number(digest, (uint64_t)m->device_bytes);
+    if (m->device_percent > 0) digest = wefti_digest_real(digest, m->device_percent);
+    if (m->host_bytes || m->host_percent > 0) {
+        digest = wefti_digest_number(digest, ~(uint64_t)m->host_bytes);
+        digest = wefti_digest_real(digest, m->host_percent);
+    }
+    return digest;
+}
+
 static uint64_t digest_of_search(const weft_job *job) {
     const weft_job_parallel *p = &job->parallel;
     const weft_job_cost *c = &p->cost;
@@ -43,6 +54,7 @@ static uint64_t digest_of_search(const weft_job *job) {
     digest = wefti_digest_number(digest, (uint64_t)job->device.memory_bytes);
     if (job->device.memory_percent > 0)
         digest = wefti_digest_real(digest, job->device.memory_percent);
+    digest = digest_of_limits(digest, &job->memory);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
         digest = wefti_digest_real(digest, reals[i]);
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
