@@ -59,20 +59,26 @@ static void free_models(joint_models *all) {
 
 /* ---- the machine ---- */
 
+/* Per cent are of `all` bytes. One of the two keys is set at most. */
+static int64_t device_limit(const weft_job *job, int64_t all) {
+    const weft_job_device *d = &job->device;
+    const weft_job_memory *m = &job->memory;
+    const int64_t limit = wefti_job_limit(m->device_bytes, m->device_percent, all);
+    return limit ? limit : wefti_job_limit(d->memory_bytes, d->memory_percent, all);
+}
+
 weft_status wefti_built_machine(const wefti_built *b, wefti_machine_model **out, int64_t *limit) {
     const weft_job *job = b->job;
     const int32_t devices = wefti_built_devices(b);
     weft_info info;
-    *limit = job->device.memory_bytes;
     if (*job->machine) {
         WEFT_TRY(wefti_model_find(job->machine, out));
-        *limit = wefti_job_limit(*limit, job->device.memory_percent,
-                                 (int64_t)(*out)->device.memory_bytes.value);
+        *limit = device_limit(job, (int64_t)(*out)->device.memory_bytes.value);
         return WEFT_OK;
     }
     weft_info_get(&info);
     const int64_t share = info.memory_bytes > devices ? info.memory_bytes / devices : 1;
-    *limit = wefti_job_limit(*limit, job->device.memory_percent, share);
+    *limit = device_limit(job, share);
     if (!*limit) *limit = share;
     if (*job->parallel.links) return wefti_model_find(job->parallel.links, out);
     return wefti_joint_assume(devices, share, NULL, out);
@@ -175,27 +181,42 @@ void weft_search_report_free(weft_search_report *report) {
 
 /* ---- the search ---- */
 
+static int next_tier(const bool tiers[WEFT_TIERS], int from) {
+    while (from < WEFT_TIERS && !tiers[from]) from++;
+    return from;
+}
+
+static weft_status search_moved(wefti_joint_problem *p, const weft_plan *settings, weft_tier to,
+                                wefti_joint_answer *answer) {
+    weft_plan *moved;
+    WEFT_TRY(wefti_plan_copy(settings, &moved));
+    p->settings = moved;
+    weft_status status = weft_plan_offload(moved, "*", WEFT_OFFLOAD_OPTIMIZER, to);
+    if (status >= 0) status = wefti_joint_search(p, answer);
+    p->settings = settings;
+    weft_plan_destroy(moved);
+    return status;
+}
+
 /* With memory.offload: auto, optimizer states leave device memory if no plan fits with them.
  * wefti_built_offload then takes back those for which there is room. */
 static weft_status search_tiers(const wefti_built *b, wefti_joint_problem *p,
                                 wefti_joint_answer *answer) {
+    const weft_plan *settings = p->settings;
     bool tiers[WEFT_TIERS] = {false};
-    weft_plan *moved;
-    int to = 0;
     if (wefti_job_offloads_auto(b->job)) wefti_built_tiers(b, p->machine, tiers);
-    while (to < WEFT_TIERS && !tiers[to]) to++;
-    p->plain = to < WEFT_TIERS;
+    p->plain = next_tier(tiers, 0) < WEFT_TIERS;
     weft_status status = wefti_joint_search(p, answer);
-    if (status != WEFT_E_NOMEM || to == WEFT_TIERS) return status;
-    wefti_error_clear();
-    wefti_setup_note(b->setup, "memory.offload: auto: no plan fits with all optimizer states in "
-                               "device memory: the search moves them");
-    p->plain = false;
-    WEFT_TRY(wefti_plan_copy(p->settings, &moved));
-    p->settings = moved;
-    status = weft_plan_offload(moved, "*", WEFT_OFFLOAD_OPTIMIZER, (weft_tier)to);
-    if (status >= 0) status = wefti_joint_search(p, answer);
-    weft_plan_destroy(moved);
+    for (int to = next_tier(tiers, 0); status == WEFT_E_NOMEM && to < WEFT_TIERS;
+         to = next_tier(tiers, to + 1)) {
+        wefti_error_clear();
+        wefti_setup_note(b->setup,
+                         "memory.offload: auto: no plan fits so far: the search moves all "
+                         "optimizer states to tier %s",
+                         wefti_tier_words[to]);
+        p->plain = next_tier(tiers, to + 1) < WEFT_TIERS;
+        status = search_moved(p, settings, (weft_tier)to, answer);
+    }
     return status;
 }
 
@@ -217,6 +238,7 @@ static weft_status search(wefti_built *b, const wefti_machine_model *machine, in
                              .machine = machine,
                              .fix = *fix,
                              .memory_bytes = limit,
+                             .host_bytes = wefti_built_limits(b).host,
                              .evaluations = (int32_t)job->parallel.evaluations,
                              .seconds = job->parallel.search_seconds};
     return search_tiers(b, &p, answer);

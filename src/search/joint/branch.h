@@ -100,8 +100,9 @@ typedef struct wefti_joint_branch {
     int misfits;
     wefti_joint_misfit large; /* with the least activations of those without programs */
     bool any_walked, any_large;
-    bool fits;     /* the plan that was walked last */
-    bool outwards; /* levels of links are slower from the innermost one on */
+    int64_t host_least; /* bytes of tier host: of those that fit but for these; 0: none */
+    bool fits;          /* the plan that was walked last */
+    bool outwards;      /* levels of links are slower from the innermost one on */
     wefti_joint_answer *out;
     double parameters;     /* bytes of the whole model's */
     double tensors;        /* how many of them have gradients */

@@ -84,6 +84,7 @@ typedef struct wefti_joint_problem {
     const wefti_machine_model *machine;
     wefti_joint_fix fix;
     int64_t memory_bytes;       /* of a device; 0: the machine's */
+    int64_t host_bytes;         /* for tier host of a device; 0: no limit */
     int32_t evaluations;        /* budget: plans that are walked; 0: the usual number */
     double tolerance;           /* part of the step; 0: the usual one */
     double seconds;             /* 0: no limit of time */

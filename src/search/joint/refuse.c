@@ -189,6 +189,14 @@ weft_status wefti_joint_no_plan(wefti_joint_branch *s) {
     const wefti_joint_misfit *m = &s->walked;
     char *instant = NULL;
     char needs[32], more[32], has[32], advice[128];
+    const int64_t most = s->j.problem->host_bytes;
+    WEFT_REQUIRE(
+        !s->host_least, WEFT_E_NOMEM,
+        "no plan fits: those that fit device memory need %s or more in tier host, but the "
+        "limit (memory.host) is %s, which lacks %lld bytes. It would fit if memory.offload "
+        "kept less on the host, or more on a disk",
+        wefti_bytes_text(s->host_least, needs), wefti_bytes_text(most, has),
+        (long long)(s->host_least - most));
     WEFT_REQUIRE(!s->out->cut, WEFT_E_NOT_FOUND,
                  "no plan found within %g s; the search was not finished: it compared %lld "
                  "candidates, and simulated %d plans, of which none fits; give it more seconds, or "

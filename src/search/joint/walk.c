@@ -238,16 +238,23 @@ static weft_status correct(wefti_joint_branch *s, const wefti_joint_item *x, dou
     return WEFT_OK;
 }
 
+static bool fits_host(const wefti_joint_branch *s, const weft_prediction *x) {
+    const int64_t most = s->j.problem->host_bytes;
+    return !most || x->host_bytes <= most;
+}
+
 /* Takes over the plan and what the simulator says of it. `bounds` NULL: none were made. */
 static weft_status note_walk(wefti_joint_branch *s, const wefti_degrees *d,
                              const wefti_joint_item *bounds, weft_plan *plan, weft_prediction *x) {
     int32_t rank;
     weft_status corrected = bounds ? correct(s, bounds, x->step_seconds) : WEFT_OK;
     const double bytes = bytes_of(x, &rank);
-    const bool fits = bytes <= (double)s->j.limit;
-    if (corrected >= 0 && bounds && !fits) corrected = note_size(s, bounds, bytes);
+    const bool small = bytes <= (double)s->j.limit, fits = small && fits_host(s, x);
+    if (corrected >= 0 && bounds && !small) corrected = note_size(s, bounds, bytes);
     s->fits = fits;
-    if (!fits) note_walked(s, d, bytes, rank);
+    if (!small) note_walked(s, d, bytes, rank);
+    if (small && !fits && (!s->host_least || x->host_bytes < s->host_least))
+        s->host_least = x->host_bytes;
     keep_walked(s->out, &(wefti_joint_walked){*d, x->step_seconds, (int64_t)bytes, fits});
     const bool better =
         fits && (!s->out->prediction || x->step_seconds < s->out->prediction->step_seconds);
