@@ -219,7 +219,7 @@ module weft_c ! what goes straight to C
         integer(c_int64_t) :: predicted_peak_bytes, observed_peak_bytes, program_bytes, parameter_bytes, optimizer_bytes, &
             transient_bytes, saved_bytes
         real(c_double) :: forward_flops, backward_flops
-        integer(c_int64_t) :: host_bytes, disk_bytes
+        integer(c_int64_t) :: host_bytes, disk_bytes, lent_bytes
     end type
     type, bind(C) :: weft_lora ! adapters of low rank; rank 0: none
         integer(c_int64_t) :: rank = 0

@@ -494,6 +494,7 @@ typedef struct weft_session_memory {
     int64_t saved_bytes; /* values saved for backward passes, the most that exist at once */
     double forward_flops, backward_flops; /* of one microbatch, on all devices together */
     int64_t host_bytes, disk_bytes;       /* kept in the tiers below device memory */
+    int64_t lent_bytes; /* of disk_bytes: read from files of a checkpoint, which are no copies */
 } weft_session_memory;
 WEFT_API weft_session_memory weft_session_memory_of(const weft_session *session);
 /** The same two peaks for device `rank`. */

@@ -35,6 +35,9 @@ struct wefti_reader {
 int64_t wefti_reader_bytes(const wefti_reader *r) {
     return r->bytes;
 }
+const char *wefti_reader_path(const wefti_reader *r) {
+    return r->path;
+}
 
 void wefti_reader_close(wefti_reader *r) {
     if (!r) return;
@@ -201,6 +204,21 @@ static bool may_stay_open(void) {
     if (atomic_fetch_add(&open_files, 1) < most) return true;
     atomic_fetch_sub(&open_files, 1);
     return false;
+}
+
+int wefti_reader_take_file(const wefti_reader *r) {
+    struct stat info;
+    if (r->data || r->table || !may_stay_open()) return -1;
+    const int fd = WEFTI_DISK(open(r->path, O_RDONLY | O_CLOEXEC));
+    if (fd >= 0 && !WEFTI_DISK(fstat(fd, &info)) && is_same(&info, &r->opened)) return fd;
+    if (fd >= 0) (void)WEFTI_DISK_WATCH(close(fd));
+    atomic_fetch_sub(&open_files, 1);
+    return -1;
+}
+
+void wefti_reader_give_back(int fd) {
+    (void)WEFTI_DISK_WATCH(close(fd));
+    atomic_fetch_sub(&open_files, 1);
 }
 
 /* Makes the path absolute, so that it stays valid if the process changes its directory. Keeps the

@@ -26,18 +26,25 @@ static int64_t above(int64_t at, int64_t alignment) {
 /* The next request of the operation at the head of the queue. Parts of blocks at either end are
  * requests of their own. */
 static void cut(const wefti_disk_stream *d, wefti_disk_ticket *t, wefti_disk_request *r) {
-    const int64_t end = t->offset + t->bytes;
+    int64_t end = t->offset + t->bytes;
     r->ticket = t;
     r->at = t->offset + t->requested;
-    r->until = r->at + d->block < end ? r->at + d->block : end;
-    if (r->at % d->unit) {
-        const int64_t edge = above(r->at, d->unit);
-        r->until = edge < end ? edge : end;
-    } else if (end - r->at >= d->unit) {
-        r->until = below(r->until, d->unit);
+    const wefti_disk_loan *loan = wefti_disk_loan_at(d, r->at, &end);
+    r->file = loan ? d->lenders[loan->file] : d->own;
+    r->shift = loan ? loan->shift : 0;
+    const int64_t unit = loan ? r->file.alignment : d->unit;
+    const int64_t at = r->at + r->shift, stop = end + r->shift;
+    int64_t until = at + d->block < stop ? at + d->block : stop;
+    if (at % unit) {
+        const int64_t edge = above(at, unit);
+        until = edge < stop ? edge : stop;
+    } else if (stop - at >= unit) {
+        until = below(until, unit);
     }
-    r->from = below(r->at, d->unit);
-    r->to = above(r->until, d->unit);
+    r->from = below(at, unit);
+    r->to = above(until, unit);
+    r->needed = loan ? until : r->to;
+    r->until = until - r->shift;
     t->requested = r->until - t->offset;
     t->under_way++;
 }
@@ -102,17 +109,17 @@ static void set_vector(wefti_disk_request *r) {
 /* Whether a request uses its buffer. Encrypted bytes never lie in memory of the caller that is
  * written. */
 static bool is_buffered(const wefti_disk_stream *d, const wefti_disk_ticket *t, bool whole,
-                        const unsigned char *memory) {
-    return !whole || (t->writes && d->cipher) || (uintptr_t)memory % (uintptr_t)d->alignment;
+                        int64_t alignment, const unsigned char *memory) {
+    return !whole || (t->writes && d->cipher) || (uintptr_t)memory % (uintptr_t)alignment;
 }
 
 bool wefti_disk_request_begin(wefti_disk_stream *d, wefti_disk_request *r) {
     unsigned char *memory = memory_of(r);
-    const bool whole = r->from == r->at && r->to == r->until;
+    const bool whole = r->from == r->at + r->shift && r->to == r->until + r->shift;
     r->done = 0;
     r->reads = !r->ticket->writes || !whole;
     r->transfer = memory;
-    if (is_buffered(d, r->ticket, whole, memory)) {
+    if (is_buffered(d, r->ticket, whole, r->file.alignment, memory)) {
         r->transfer = buffer_of(d, r);
         const int error = r->reads ? 0 : fill_buffer(d, r, memory);
         if (error) {
@@ -126,7 +133,7 @@ bool wefti_disk_request_begin(wefti_disk_stream *d, wefti_disk_request *r) {
 
 /* The blocks are there. True: the request has ended. */
 static bool use_blocks(wefti_disk_stream *d, wefti_disk_request *r) {
-    unsigned char *memory = memory_of(r), *part = r->transfer + (r->at - r->from);
+    unsigned char *memory = memory_of(r), *part = r->transfer + (r->at + r->shift - r->from);
     const size_t bytes = (size_t)(r->until - r->at);
     int error = r->reads && d->cipher ? wefti_disk_decrypt(d->cipher, r) : 0;
     if (!error && r->reads && r->ticket->writes) {
@@ -143,24 +150,24 @@ static bool use_blocks(wefti_disk_stream *d, wefti_disk_request *r) {
 }
 
 bool wefti_disk_request_advance(wefti_disk_stream *d, wefti_disk_request *r, int64_t result) {
-    const int64_t moved = result > 0 ? below(result, d->alignment) : result;
+    if (result > 0 && r->from + r->done + result >= r->needed) return use_blocks(d, r);
+    const int64_t moved = result > 0 ? below(result, r->file.alignment) : result;
     if (moved == -EINTR) return false;
     if (moved <= 0) {
         end_request(d, r, moved ? (int)-moved : EIO);
         return true;
     }
     r->done += moved;
-    if (r->done == r->to - r->from) return use_blocks(d, r);
     set_vector(r);
     return false;
 }
 
 /* ---- the engine of threads ---- */
 
-static int64_t transfer(const wefti_disk_stream *d, const wefti_disk_request *r) {
+static int64_t transfer(const wefti_disk_request *r) {
     const int64_t offset = r->from + r->done;
-    const long got = r->reads ? WEFTI_DISK(preadv(d->fd, &r->vector, 1, offset))
-                              : WEFTI_DISK(pwritev(d->fd, &r->vector, 1, offset));
+    const long got = r->reads ? WEFTI_DISK(preadv(r->file.fd, &r->vector, 1, offset))
+                              : WEFTI_DISK(pwritev(r->file.fd, &r->vector, 1, offset));
     return got < 0 ? -errno : got;
 }
 
@@ -169,7 +176,7 @@ static void *work(void *context) {
     wefti_disk_request r = {0};
     while (wefti_disk_request_take(d, &r, true)) {
         if (!wefti_disk_request_begin(d, &r)) continue;
-        while (!wefti_disk_request_advance(d, &r, transfer(d, &r))) continue;
+        while (!wefti_disk_request_advance(d, &r, transfer(&r))) continue;
     }
     return NULL;
 }
@@ -212,8 +219,8 @@ static weft_status open_named(wefti_disk_stream *d) {
     for (int i = 0; i < ATTEMPTS && error == EEXIST; i++) {
         char *path = wefti_format("%s/.weft-%ld.%d", d->directory, (long)getpid(), i);
         WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for the name of a file");
-        d->fd = WEFTI_DISK(open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-        error = d->fd < 0 ? errno : 0;
+        d->own.fd = WEFTI_DISK(open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+        error = d->own.fd < 0 ? errno : 0;
         if (!error && WEFTI_DISK(unlink(path))) {
             error = errno;
             (void)unlink(path);
@@ -224,40 +231,64 @@ static weft_status open_named(wefti_disk_stream *d) {
 }
 
 static weft_status open_file(wefti_disk_stream *d) {
-    d->fd = WEFTI_DISK(open(d->directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-    if (d->fd >= 0) return WEFT_OK;
+    d->own.fd = WEFTI_DISK(open(d->directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    if (d->own.fd >= 0) return WEFT_OK;
     /* EISDIR: of kernels that do not know the flag */
     if (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL) return open_named(d);
     return failed(d, "create a file", errno);
 }
 
-static weft_status reserve(const wefti_disk_stream *d) {
-    int error;
-    do error = WEFTI_DISK(fallocate(d->fd, 0, 0, d->bytes)) ? errno : 0;
-    while (error == EINTR);
-    if (error == EOPNOTSUPP) error = posix_fallocate(d->fd, 0, d->bytes); /* writes each block */
-    if (!error) return WEFT_OK;
+static weft_status no_space(const wefti_disk_stream *d, int64_t bytes, int error) {
     struct statvfs space;
-    if ((error == ENOSPC || error == EDQUOT) && !fstatvfs(d->fd, &space))
+    if ((error == ENOSPC || error == EDQUOT) && !fstatvfs(d->own.fd, &space))
         WEFT_FAIL(WEFT_E_IO, "%s has room for %lld bytes, but %lld are needed", d->directory,
-                  (long long)space.f_bavail * (long long)space.f_frsize, (long long)d->bytes);
+                  (long long)space.f_bavail * (long long)space.f_frsize, (long long)bytes);
     return failed(d, "reserve space", error);
 }
 
-/* Tries one block past the page cache: file systems may take the flag and refuse the transfer. */
-static weft_status go_direct(wefti_disk_stream *d) {
-    const int flags = fcntl(d->fd, F_GETFL);
-    if (flags < 0 || fcntl(d->fd, F_SETFL, flags | O_DIRECT)) return WEFT_OK;
-    d->alignment = WEFTI_DISK_ALIGNMENT;
-    void *block = wefti_calloc(2, WEFTI_DISK_ALIGNMENT);
-    WEFT_REQUIRE(block, WEFT_E_NOMEM, "no memory for a block of the disk");
-    const long got = WEFTI_DISK(pwrite(d->fd, wefti_disk_align(block), WEFTI_DISK_ALIGNMENT, 0));
+static weft_status reserve(const wefti_disk_stream *d, int64_t begin, int64_t bytes) {
+    int error;
+    do error = WEFTI_DISK(fallocate(d->own.fd, 0, begin, bytes)) ? errno : 0;
+    while (error == EINTR);
+    if (error == EOPNOTSUPP) error = posix_fallocate(d->own.fd, begin, bytes); /* writes blocks */
+    return error ? no_space(d, bytes, error) : WEFT_OK;
+}
+
+weft_status wefti_disk_stream_reserve(wefti_disk_stream *d) {
+    for (int64_t at = 0, end; at < d->bytes; at = end) {
+        end = d->bytes;
+        (void)pthread_mutex_lock(&d->lock);
+        const bool lent = wefti_disk_loan_at(d, at, &end);
+        (void)pthread_mutex_unlock(&d->lock);
+        if (!lent) WEFT_TRY(reserve(d, at, end - at));
+    }
+    return WEFT_OK;
+}
+
+/* Bytes that were not written yet read as zeros. */
+static weft_status set_size(const wefti_disk_stream *d) {
+    return WEFTI_DISK(ftruncate(d->own.fd, d->bytes)) ? failed(d, "make a file", errno) : WEFT_OK;
+}
+
+/* File systems may take the flag and refuse the transfer. */
+weft_status wefti_disk_go_direct(wefti_disk_file *file, bool writes, int *out_error) {
+    const int flags = fcntl(file->fd, F_GETFL);
+    *out_error = 0;
+    if (flags < 0 || fcntl(file->fd, F_SETFL, flags | O_DIRECT)) return WEFT_OK;
+    unsigned char *room = wefti_calloc(2, WEFTI_DISK_ALIGNMENT);
+    WEFT_REQUIRE(room, WEFT_E_NOMEM, "no memory for a block of the disk");
+    unsigned char *block = wefti_disk_align(room);
+    const long got = writes ? WEFTI_DISK(pwrite(file->fd, block, WEFTI_DISK_ALIGNMENT, 0))
+                            : WEFTI_DISK(pread(file->fd, block, WEFTI_DISK_ALIGNMENT, 0));
     const int error = got < 0 ? errno : 0;
-    wefti_free(block);
-    if (got == WEFTI_DISK_ALIGNMENT) return WEFT_OK;
-    if (error && error != EINVAL) return failed(d, "write a file", error);
-    d->alignment = 1;
-    return fcntl(d->fd, F_SETFL, flags) ? failed(d, "use the page cache", errno) : WEFT_OK;
+    wefti_free(room);
+    if (got == WEFTI_DISK_ALIGNMENT)
+        file->alignment = WEFTI_DISK_ALIGNMENT;
+    else if (error && error != EINVAL)
+        *out_error = error;
+    else if (fcntl(file->fd, F_SETFL, flags))
+        *out_error = errno;
+    return WEFT_OK;
 }
 
 static weft_status open_all(const wefti_disk_options *o, wefti_disk_stream *d) {
@@ -265,12 +296,13 @@ static weft_status open_all(const wefti_disk_options *o, wefti_disk_stream *d) {
     d->directory = wefti_strdup(o->directory);
     WEFT_REQUIRE(d->directory, WEFT_E_NOMEM, "no memory for a disk stream");
     WEFT_TRY(open_file(d));
-    WEFT_TRY(reserve(d));
-    if (!o->cached) WEFT_TRY(go_direct(d));
-    d->unit = o->encrypted ? WEFTI_DISK_ALIGNMENT : d->alignment;
+    WEFT_TRY(o->late ? set_size(d) : reserve(d, 0, d->bytes));
+    if (!o->cached) WEFT_TRY(wefti_disk_go_direct(&d->own, true, &error));
+    if (!o->cached && error) return failed(d, "write a file", error);
+    d->unit = o->encrypted ? WEFTI_DISK_ALIGNMENT : d->own.alignment;
     if (o->encrypted) WEFT_TRY(wefti_disk_cipher_create(d));
     WEFT_TRY(start_engine(d, o->engine, &error));
-    const char *cache = d->alignment > 1 ? "O_DIRECT" : "page cache";
+    const char *cache = d->own.alignment > 1 ? "O_DIRECT" : "page cache";
     const char *cipher = d->cipher ? ", AES-256-GCM" : "";
     d->text = d->ring ? wefti_format("io_uring, %s%s", cache, cipher)
               : error ? wefti_format("%d threads (io_uring: %s), %s%s", d->thread_count,
@@ -292,10 +324,10 @@ weft_status wefti_disk_stream_open(const wefti_disk_options *o, wefti_disk_strea
                  "%d requests to the disk at once; possible are 1 to %d", o->depth,
                  WEFTI_DISK_DEPTH_MAX);
     WEFT_NEW(d, wefti_disk_stream);
-    d->fd = -1;
+    d->own.fd = -1;
     d->bytes = above(o->bytes, WEFTI_DISK_ALIGNMENT);
     d->block = block < d->bytes ? block : d->bytes;
-    d->alignment = 1;
+    d->own.alignment = 1;
     d->depth = o->depth ? o->depth : DISK_DEPTH;
     (void)pthread_mutex_init(&d->lock, NULL);
     (void)pthread_cond_init(&d->work, NULL);
@@ -326,7 +358,8 @@ void wefti_disk_stream_close(wefti_disk_stream *d) {
     while (d->tickets) free_ticket(d->tickets);
     wefti_free(d->buffers);
     wefti_disk_cipher_destroy(d->cipher);
-    if (d->fd >= 0) (void)close(d->fd);
+    wefti_disk_loans_close(d);
+    if (d->own.fd >= 0) (void)close(d->own.fd);
     (void)pthread_mutex_destroy(&d->lock);
     (void)pthread_cond_destroy(&d->work);
     (void)pthread_cond_destroy(&d->done);
@@ -371,8 +404,12 @@ static bool must_wait(const wefti_disk_stream *d, const wefti_disk_ticket *t) {
 static weft_status make_buffers(wefti_disk_stream *d, const wefti_disk_ticket *t) {
     const int64_t bytes = d->depth * d->block + WEFTI_DISK_ALIGNMENT;
     const bool whole = (t->offset | t->bytes) % d->unit == 0;
-    if (!t->bytes || !is_buffered(d, t, whole, t->memory)) return WEFT_OK;
     (void)pthread_mutex_lock(&d->lock);
+    const bool lent = d->loan_count;
+    if (!t->bytes || (!lent && !is_buffered(d, t, whole, d->own.alignment, t->memory))) {
+        (void)pthread_mutex_unlock(&d->lock);
+        return WEFT_OK;
+    }
     if (!d->buffers) d->buffers = wefti_alloc((size_t)bytes);
     const bool made = d->buffers;
     (void)pthread_mutex_unlock(&d->lock);
@@ -392,6 +429,13 @@ static weft_status begin(wefti_disk_stream *d, wefti_disk_ticket like, wefti_dis
     *t = like;
     (void)pthread_mutex_lock(&d->lock);
     while (t->bytes && must_wait(d, t)) (void)pthread_cond_wait(&d->done, &d->lock);
+    const weft_status status =
+        t->writes ? wefti_disk_end_loans(d, t->offset, t->offset + t->bytes) : WEFT_OK;
+    if (status < 0) {
+        (void)pthread_mutex_unlock(&d->lock);
+        wefti_free(t);
+        return status;
+    }
     t->next = d->tickets;
     t->link = &d->tickets;
     if (t->next) t->next->link = &t->next;
@@ -421,22 +465,34 @@ weft_status wefti_disk_stream_write(wefti_disk_stream *d, int64_t offset, int64_
         out);
 }
 
+/* Tells of a ticket's error: what, and where. */
+static weft_status tell(const wefti_disk_stream *d, const wefti_disk_ticket *t) {
+    WEFT_REQUIRE(t->error != ENOMEM, WEFT_E_NOMEM, "no memory to %s %lld bytes of the disk in %s",
+                 t->writes ? "write" : "read", (long long)t->bytes, d->directory);
+    WEFT_REQUIRE(t->error != EBADMSG, WEFT_E_CORRUPT,
+                 "a block near offset %lld of the file in %s is not what was written: the disk or "
+                 "another program has changed it",
+                 (long long)t->error_offset, d->directory);
+    WEFT_FAIL(WEFT_E_IO, "cannot %s at offset %lld of the file in %s: %s",
+              t->writes ? "write" : "read", (long long)t->error_offset, d->directory,
+              strerror(t->error));
+}
+
 weft_status wefti_disk_stream_wait(wefti_disk_stream *d, wefti_disk_ticket *ticket) {
+    int64_t end = d->bytes;
     (void)pthread_mutex_lock(&d->lock);
     while (!is_over(ticket)) (void)pthread_cond_wait(&d->done, &d->lock);
     const wefti_disk_ticket t = *ticket;
+    const wefti_disk_loan *found =
+        t.error && !t.writes ? wefti_disk_loan_at(d, t.error_offset, &end) : NULL;
+    const int64_t shift = found ? found->shift : 0;
+    const char *lender = found ? d->lenders[found->file].path : NULL;
     free_ticket(ticket);
     (void)pthread_mutex_unlock(&d->lock);
     if (!t.error) return WEFT_OK;
-    WEFT_REQUIRE(t.error != ENOMEM, WEFT_E_NOMEM, "no memory to %s %lld bytes of the disk in %s",
-                 t.writes ? "write" : "read", (long long)t.bytes, d->directory);
-    WEFT_REQUIRE(t.error != EBADMSG, WEFT_E_CORRUPT,
-                 "a block near offset %lld of the file in %s is not what was written: the disk or "
-                 "another program has changed it",
-                 (long long)t.error_offset, d->directory);
-    WEFT_FAIL(WEFT_E_IO, "cannot %s at offset %lld of the file in %s: %s",
-              t.writes ? "write" : "read", (long long)t.error_offset, d->directory,
-              strerror(t.error));
+    WEFT_REQUIRE(!lender, WEFT_E_IO, "cannot read %s at byte %lld: %s", lender,
+                 (long long)(t.error_offset + shift), strerror(t.error));
+    return tell(d, &t);
 }
 
 const char *wefti_disk_stream_text(const wefti_disk_stream *d) {
@@ -446,5 +502,5 @@ wefti_disk_engine wefti_disk_stream_engine(const wefti_disk_stream *d) {
     return d->ring ? WEFTI_DISK_URING : WEFTI_DISK_THREADS;
 }
 bool wefti_disk_stream_direct(const wefti_disk_stream *d) {
-    return d->alignment > 1;
+    return d->own.alignment > 1;
 }

@@ -22,7 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/status.h"
+#include "base/reader.h"
 
 enum {
     WEFTI_DISK_ALIGNMENT = 4096,
@@ -44,6 +44,7 @@ typedef struct wefti_disk_ticket wefti_disk_ticket; /* a read or write that was 
 typedef struct wefti_disk_place {
     const char *directory;
     bool encrypted;
+    int64_t limit; /* of the bytes of one device; 0: none */
 } wefti_disk_place;
 
 typedef enum wefti_disk_engine {
@@ -60,11 +61,12 @@ typedef struct wefti_disk_options {
     wefti_disk_engine engine;
     bool cached; /* through the page cache, also if the file system has O_DIRECT */
     bool encrypted;
+    bool late; /* space is reserved by wefti_disk_stream_reserve */
 } wefti_disk_options;
 
-/* Makes the file and reserves its space. WEFT_E_NOT_FOUND without the directory; WEFT_E_IO if it is
- * full or takes no files, or if the engine that the options name is not there; WEFT_E_NO_IMPL for
- * an encrypted file without OpenSSL. */
+/* Makes the file and, unless `late`, reserves its space. WEFT_E_NOT_FOUND without the directory;
+ * WEFT_E_IO if it is full or takes no files, or if the engine that the options name is not there;
+ * WEFT_E_NO_IMPL for an encrypted file without OpenSSL. */
 weft_status wefti_disk_stream_open(const wefti_disk_options *options,
                                    wefti_disk_stream **out) WEFT_CHECKED;
 /* Waits for all operations, and frees the stream, its tickets and the file's space. NULL is legal.
@@ -74,6 +76,17 @@ void wefti_disk_stream_close(wefti_disk_stream *d);
 weft_status wefti_disk_try(const char *directory) WEFT_CHECKED;
 /* Bytes of the directory's file system that this user may still take. */
 weft_status wefti_disk_free_bytes(const char *directory, int64_t *out) WEFT_CHECKED;
+
+/* Bytes [offset, offset + bytes) are those of another file, from its byte `at` on, until they are
+ * written: they take no space here. The other file is kept open, and must not change. Nothing else
+ * is done meanwhile with these bytes. *out false: nothing was done, since the reader has no file or
+ * this stream is encrypted. */
+weft_status wefti_disk_stream_lend(wefti_disk_stream *d, int64_t offset, int64_t bytes,
+                                   const wefti_reader *reader, int64_t at, bool *out) WEFT_CHECKED;
+/* How many of these bytes lie in other files. */
+int64_t wefti_disk_stream_lent(wefti_disk_stream *d, int64_t offset, int64_t bytes);
+/* Reserves space for all bytes that do not lie in other files. */
+weft_status wefti_disk_stream_reserve(wefti_disk_stream *d) WEFT_CHECKED;
 
 /* Begins to read bytes [offset, offset + bytes) of the file into `memory`, or to write them from
  * it. The caller neither frees nor changes the memory until the wait. Waits itself for operations

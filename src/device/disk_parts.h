@@ -19,15 +19,28 @@ struct wefti_disk_ticket {
     int64_t error_offset;
 };
 
+/* A file that has bytes of a stream: its own, or one that lends them. */
+typedef struct wefti_disk_file {
+    char *path; /* NULL: of the stream itself */
+    int fd;
+    int64_t alignment; /* of memory in transfers; 1 through the page cache */
+    uint64_t device, number;
+} wefti_disk_file;
+
+/* Bytes [begin, end) of a stream that lie in another file, `shift` bytes further on. */
+typedef struct wefti_disk_loan {
+    int64_t begin, end, shift;
+    int64_t file; /* its number in `lenders` */
+} wefti_disk_loan;
+
 typedef struct wefti_disk_ring wefti_disk_ring;
 typedef struct wefti_disk_cipher wefti_disk_cipher;
 
 struct wefti_disk_stream {
     char *directory, *text;
-    int fd;
+    wefti_disk_file own;
     int64_t bytes, block;
-    int64_t alignment; /* of memory in transfers; 1 through the page cache */
-    int64_t unit;      /* of requests: the alignment, or a block that is encrypted */
+    int64_t unit; /* of requests: the alignment, or a block that is encrypted */
     int32_t depth;
     pthread_mutex_t lock;            /* of everything below */
     pthread_cond_t work, done;       /* there are bytes to request; an operation has ended */
@@ -36,17 +49,25 @@ struct wefti_disk_stream {
     void *buffers;                   /* one of a block for each request; NULL: none needed yet */
     int32_t numbers;                 /* given to requests */
     bool closing;
+    wefti_disk_loan *loans; /* by place */
+    int64_t loan_count, loan_cap;
+    wefti_disk_file *lenders;
+    int64_t lender_count, lender_cap;
     pthread_t threads[WEFTI_DISK_DEPTH_MAX];
     int32_t thread_count;
     wefti_disk_ring *ring;     /* NULL: threads */
     wefti_disk_cipher *cipher; /* NULL: a plain file */
 };
 
-/* A request: bytes [at, until) of the file, by transfers of the blocks [from, to). An engine keeps
- * `depth` at most, zeroed at first. It uses them again, and they keep their buffers. */
+/* A request: bytes [at, until) of the stream, by transfers of the blocks [from, to) of the file
+ * that has them. An engine keeps `depth` at most, zeroed at first. It uses them again, and they
+ * keep their buffers. */
 typedef struct wefti_disk_request {
     wefti_disk_ticket *ticket;
+    wefti_disk_file file;
     int64_t at, until, from, to;
+    int64_t shift;           /* from a byte of the stream to its place in the file */
+    int64_t needed;          /* the transfer may end here: a file that lends may end in a block */
     int64_t done;            /* bytes of the transfer */
     bool reads;              /* the transfer; a write of parts of blocks reads them first */
     unsigned char *transfer; /* the caller's memory, or the buffer */
@@ -72,6 +93,16 @@ void wefti_disk_cipher_destroy(wefti_disk_cipher *cipher); /* NULL is legal */
 int wefti_disk_encrypt(wefti_disk_cipher *cipher, const wefti_disk_request *r,
                        const unsigned char *from);
 int wefti_disk_decrypt(wefti_disk_cipher *cipher, const wefti_disk_request *r);
+
+/* disk_loans.c; under the lock, but for the last two. The loan that has byte `at` of the stream, or
+ * NULL. *end, which is behind `at`, becomes the end of the bytes that lie in the same file. */
+const wefti_disk_loan *wefti_disk_loan_at(const wefti_disk_stream *d, int64_t at, int64_t *end);
+/* These bytes lie in the stream's own file again. */
+weft_status wefti_disk_end_loans(wefti_disk_stream *d, int64_t begin, int64_t end) WEFT_CHECKED;
+void wefti_disk_loans_close(wefti_disk_stream *d);
+/* Sets the file's alignment if it can be used past the page cache, by a try that reads or writes
+ * its first block. */
+weft_status wefti_disk_go_direct(wefti_disk_file *file, bool writes, int *out_error) WEFT_CHECKED;
 
 /* The engine io_uring: disk_uring.c. A negative errno: it is not there. Destroy waits for all
  * requests; the stream is closing. Wake: there are bytes to request. */

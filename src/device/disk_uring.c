@@ -37,9 +37,9 @@ static void submit(wefti_disk_ring *g, wefti_disk_request *r) {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&g->ring); /* there are depth + 1 */
     const uint64_t offset = (uint64_t)(r->from + r->done);
     if (r->reads)
-        io_uring_prep_readv(sqe, d->fd, &r->vector, 1, offset);
+        io_uring_prep_readv(sqe, r->file.fd, &r->vector, 1, offset);
     else
-        io_uring_prep_writev(sqe, d->fd, &r->vector, 1, offset);
+        io_uring_prep_writev(sqe, r->file.fd, &r->vector, 1, offset);
     io_uring_sqe_set_data(sqe, r);
     g->under_way++;
 }

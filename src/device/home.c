@@ -89,6 +89,24 @@ weft_status wefti_home_write(const wefti_home *h, int64_t offset, int64_t bytes,
     return WEFT_OK;
 }
 
+weft_status wefti_home_lend(const wefti_home *h, int64_t offset, int64_t bytes,
+                            const wefti_reader *reader, int64_t at, bool *out) {
+    int64_t part;
+    *out = false;
+    WEFT_TRY(check(h, offset, bytes));
+    if (!bytes || h->space != WEFTI_SPACE_DISK) return WEFT_OK;
+    const wefti_arena_block *block = next(h, offset, bytes, &part);
+    if (part < bytes) return WEFT_OK;
+    return wefti_disk_stream_lend(block->file, h->offset + offset - block->begin, bytes, reader, at,
+                                  out);
+}
+
+bool wefti_home_is_lent(const wefti_home *h) {
+    if (!h->arena || h->space != WEFTI_SPACE_DISK || !h->bytes) return false;
+    const wefti_arena_block *block = wefti_arena_block_of(h->arena, h->offset);
+    return wefti_disk_stream_lent(block->file, h->offset - block->begin, h->bytes) == h->bytes;
+}
+
 /* Whether the memory of a home is the host's own. */
 static bool is_direct(const wefti_home *h) {
     return h->space != WEFTI_SPACE_DISK && (!h->device || h->device->table->direct);

@@ -60,6 +60,14 @@ weft_status wefti_home_read(const wefti_home *home, int64_t offset, int64_t byte
 weft_status wefti_home_write(const wefti_home *home, int64_t offset, int64_t bytes,
                              const void *from) WEFT_CHECKED;
 
+/* Bytes [offset, offset + bytes) of a home on a disk are those of another file, from its byte `at`
+ * on, until they are written (wefti_disk_stream_lend). *out false: nothing was done; such bytes
+ * must be written. */
+weft_status wefti_home_lend(const wefti_home *home, int64_t offset, int64_t bytes,
+                            const wefti_reader *reader, int64_t at, bool *out) WEFT_CHECKED;
+/* Whether all bytes of a home are those of other files. */
+bool wefti_home_is_lent(const wefti_home *home);
+
 /* READ: `data` has the bytes of the home. WRITE: the home gets the bytes of `data` when the mapping
  * ends. Without READ the caller writes all of them. */
 typedef enum wefti_access {

@@ -90,10 +90,24 @@ weft_status wefti_rank_device_run(wefti_rank_device *device, const wefti_program
 int64_t wefti_rank_device_finding_order(const wefti_rank_device *device);
 /* How many steps of the section that ran last have ended, with loops expanded. */
 int64_t wefti_rank_device_ended(const wefti_rank_device *device);
-/* Fills parameters, states and optimizer tensors with start values: functions of seed and name.
- * Tensors in the persistent memory of the programs `before` stay as they are. */
+/* Where parameters and states have their values from, if not from their start values. Any thread
+ * calls it, before any value is written. *out_given: the caller of this call gives the tensor its
+ * values afterwards, or the call has lent bytes of files to its home (wefti_home_lend). `box` is
+ * the home's region of the tensor. */
+typedef struct wefti_values {
+    weft_status (*give)(void *context, int32_t rank, const wefti_tensor *tensor,
+                        const wefti_region *box, const wefti_home *home, bool *out_given);
+    void *context;
+} wefti_values;
+
+/* Reserves space on the disk, and fills parameters, states and optimizer tensors with start values:
+ * functions of seed and name. Tensors in the persistent memory of the programs `before` stay as
+ * they are, and so do those that `values` (NULL: none) gives. */
 weft_status wefti_rank_device_init(wefti_rank_device *device, const wefti_program *program,
-                                   wefti_footprint before, uint64_t seed) WEFT_CHECKED;
+                                   wefti_footprint before, uint64_t seed,
+                                   const wefti_values *values) WEFT_CHECKED;
+/* Bytes of its tensors that lie in files which lend them. */
+int64_t wefti_rank_device_lent(const wefti_rank_device *device);
 
 /* ---- traces: Chrome JSON, opens in Perfetto ---- */
 /* Whose times a trace has. Simulated times say nothing about a host, so such a file has the same

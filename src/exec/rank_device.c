@@ -17,19 +17,23 @@ static bool is_shared(const wefti_rank_device *d, wefti_space space) {
            d->device->table->adopt;
 }
 
-static weft_status open_file(const wefti_rank_device *d, int64_t bytes, wefti_arena_block *out) {
-    const wefti_disk_options options = {
-        .directory = d->directory, .bytes = bytes, .encrypted = d->encrypted};
+/* Other files may lend bytes of tensors before space is reserved for the rest. */
+static weft_status open_file(const wefti_rank_device *d, wefti_term term, int64_t bytes,
+                             wefti_arena_block *out) {
+    const wefti_disk_options options = {.directory = d->directory,
+                                        .bytes = bytes,
+                                        .encrypted = d->encrypted,
+                                        .late = term == WEFTI_PERSISTENT};
     *out = (wefti_arena_block){.mapped = bytes};
     WEFT_REQUIRE(d->directory, WEFT_E_ARG,
                  "the plan keeps tensors on the disk, but no directory is given for their file");
     return wefti_disk_stream_open(&options, &out->file);
 }
 
-static weft_status map_block(wefti_rank_device *d, wefti_space space, int64_t bytes,
-                             wefti_arena_block *out) {
+static weft_status map_block(wefti_rank_device *d, wefti_space space, wefti_term term,
+                             int64_t bytes, wefti_arena_block *out) {
     void *p;
-    if (space == WEFTI_SPACE_DISK) return open_file(d, bytes, out);
+    if (space == WEFTI_SPACE_DISK) return open_file(d, term, bytes, out);
     /* empty tensors have an address too */
     const int64_t mapped =
         ((bytes ? bytes : 1) + RANK_DEVICE_HUGE_PAGE - 1) & ~(int64_t)(RANK_DEVICE_HUGE_PAGE - 1);
@@ -65,7 +69,7 @@ static weft_status grow(wefti_rank_device *d, wefti_space space, wefti_term term
     if (bytes <= arena->bytes && (arena->count || space != WEFTI_SPACE_DEVICE)) return WEFT_OK;
     const int64_t begin = term == WEFTI_PERSISTENT ? arena->bytes : 0;
     WEFT_TRY(WEFT_GROW(arena->blocks, arena->count, arena->cap));
-    WEFT_TRY(map_block(d, space, bytes - begin, &block));
+    WEFT_TRY(map_block(d, space, term, bytes - begin, &block));
     block.begin = begin;
     if (term == WEFTI_TRANSIENT) unmap_from(d, space, term, 0);
     arena->blocks[arena->count++] = block;
@@ -101,6 +105,7 @@ static weft_status start(wefti_rank_device *d, int threads, wefti_footprint need
                          const wefti_disk_place *disk) {
     if (disk && disk->directory) {
         d->encrypted = disk->encrypted;
+        d->disk_limit = disk->limit;
         d->directory = wefti_strdup(disk->directory);
         WEFT_REQUIRE(d->directory, WEFT_E_NOMEM, "no memory for a device");
     }
@@ -305,21 +310,74 @@ static weft_status write_constants(wefti_rank_device *d, const wefti_program *p)
     return wefti_stream_publish(d->stream);
 }
 
-weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p,
-                                   wefti_footprint before, uint64_t seed) {
-    const wefti_footprint all = wefti_program_footprint(p);
-    /* persistent memory counts whole, whether all of it is written or not */
-    for (int s = 0; s < WEFTI_SPACES; s++)
-        wefti_rank_device_observe(
-            d, wefti_location_of((wefti_space)s, WEFTI_PERSISTENT, all.of[s][WEFTI_PERSISTENT]), 0);
+int64_t wefti_rank_device_lent(const wefti_rank_device *d) {
+    const wefti_device_arena *arena = &d->arenas[WEFTI_SPACE_DISK][WEFTI_PERSISTENT];
+    int64_t sum = 0;
+    for (int64_t i = 0; i < arena->count; i++)
+        sum += wefti_disk_stream_lent(arena->blocks[i].file, 0, arena->blocks[i].mapped);
+    return sum;
+}
+
+static weft_status reserve_disk(const wefti_rank_device *d) {
+    const wefti_device_arena *arena = &d->arenas[WEFTI_SPACE_DISK][WEFTI_PERSISTENT];
+    const int64_t own = arena->bytes + d->arenas[WEFTI_SPACE_DISK][WEFTI_TRANSIENT].bytes -
+                        wefti_rank_device_lent(d);
+    WEFT_REQUIRE(!d->disk_limit || own <= d->disk_limit, WEFT_E_NOMEM,
+                 "device %d needs %lld bytes on the disk, but the limit (memory.disk.size) is %lld",
+                 (int)d->rank, (long long)own, (long long)d->disk_limit);
+    for (int64_t i = 0; i < arena->count; i++)
+        WEFT_TRY(wefti_disk_stream_reserve(arena->blocks[i].file));
+    return WEFT_OK;
+}
+
+/* Whether a tensor has values from the start on, and is none of the programs before. */
+static bool begins_here(const wefti_tensor *x, const wefti_footprint *before) {
+    return x->role <= WEFTI_TENSOR_OPTIMIZER &&
+           wefti_location_offset(x->home) >=
+               before->of[wefti_location_space(x->home)][WEFTI_PERSISTENT];
+}
+
+/* given: [tensors] */
+static weft_status give_values(const wefti_rank_device *d, const wefti_program *p,
+                               const wefti_footprint *before, const wefti_values *values,
+                               bool *given) {
+    for (int32_t t = 0; values && t < p->tensor_count; t++) {
+        const wefti_tensor *x = &p->tensors[t];
+        const wefti_home home = wefti_rank_device_home(d, x->home, weft_desc_bytes(&x->desc));
+        wefti_region box;
+        if (!begins_here(x, before)) continue;
+        wefti_program_region(p, x, &box);
+        WEFT_TRY(values->give(values->context, d->rank, x, &box, &home, &given[t]));
+    }
+    return WEFT_OK;
+}
+
+static weft_status fill_values(wefti_rank_device *d, const wefti_program *p,
+                               const wefti_footprint *before, uint64_t seed, const bool *given) {
     for (int32_t t = 0; t < p->tensor_count; t++) {
         const wefti_tensor *x = &p->tensors[t];
-        const int64_t from = before.of[wefti_location_space(x->home)][WEFTI_PERSISTENT];
-        if (x->role > WEFTI_TENSOR_OPTIMIZER || wefti_location_offset(x->home) < from) continue;
+        if (given[t] || !begins_here(x, before)) continue;
         if (x->init.kind != WEFT_INIT_ZEROS)
             WEFT_TRY(fill_tensor(d, p, x, seed));
         else if (d->used) /* new memory is already zero */
             WEFT_TRY(clear(d, x->home, weft_desc_bytes(&x->desc)));
     }
-    return write_constants(d, p);
+    return WEFT_OK;
+}
+
+weft_status wefti_rank_device_init(wefti_rank_device *d, const wefti_program *p,
+                                   wefti_footprint before, uint64_t seed,
+                                   const wefti_values *values) {
+    const wefti_footprint all = wefti_program_footprint(p);
+    bool *given;
+    /* persistent memory counts whole, whether all of it is written or not */
+    for (int s = 0; s < WEFTI_SPACES; s++)
+        wefti_rank_device_observe(
+            d, wefti_location_of((wefti_space)s, WEFTI_PERSISTENT, all.of[s][WEFTI_PERSISTENT]), 0);
+    WEFT_NEW_ARRAY(given, bool, p->tensor_count + 1);
+    weft_status status = give_values(d, p, &before, values, given);
+    if (status >= 0) status = reserve_disk(d);
+    if (status >= 0) status = fill_values(d, p, &before, seed, given);
+    wefti_free(given);
+    return status < 0 ? status : write_constants(d, p);
 }

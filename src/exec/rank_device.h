@@ -46,6 +46,7 @@ struct wefti_rank_device {
     wefti_event *copies_begin, *copied; /* likewise */
     char *directory;                    /* of files for tensors on the disk; NULL: none */
     bool encrypted;                     /* these files */
+    int64_t disk_limit;                 /* of their bytes; 0: none */
     wefti_file_move *files;             /* reads and writes under way, the oldest first */
     int64_t file_count, file_cap;
     wefti_device_arena arenas[WEFTI_SPACES][WEFTI_TERMS];

@@ -4,6 +4,7 @@
  *
  * The caches hold the keys and values of the window's first `cached` tokens. */
 #include "infer/generator.h"
+#include "infer/trained.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -126,10 +127,8 @@ static weft_status build_programs(weft_generator *g, const weft_generator_option
     return g->rows ? wefti_many_build(g, &o) : build_one(g, &o);
 }
 
-/* Adds to the note what the plan's moves do not match. */
-static weft_status tell_unmatched(weft_generator *g, const weft_plan *plan) {
-    char *lines;
-    WEFT_TRY(wefti_plan_unmatched_moves(plan, g->graphs[0], &lines));
+/* Frees `lines`, which may be NULL. */
+static weft_status add_note(weft_generator *g, char *lines) {
     if (!lines || !*lines || g->party.follows) {
         wefti_free(lines);
         return WEFT_OK;
@@ -140,6 +139,19 @@ static weft_status tell_unmatched(weft_generator *g, const weft_plan *plan) {
     wefti_free(g->note);
     g->note = both;
     return WEFT_OK;
+}
+
+/* Tells what the plan's moves do not match. */
+static weft_status tell_unmatched(weft_generator *g, const weft_plan *plan) {
+    char *lines;
+    WEFT_TRY(wefti_plan_unmatched_moves(plan, g->graphs[0], &lines));
+    return add_note(g, lines);
+}
+
+static weft_status tell_lent(weft_generator *g) {
+    char *lines;
+    WEFT_TRY(wefti_lent_note(g->session, &lines));
+    return add_note(g, lines);
 }
 
 static weft_status build(weft_generator *g, const weft_generator_options *options) {
@@ -192,6 +204,11 @@ static weft_status make_room(weft_generator *g) {
     return WEFT_OK;
 }
 
+static weft_status finish(weft_generator *g) {
+    WEFT_TRY(tell_lent(g));
+    return make_room(g);
+}
+
 static weft_status open_parts(weft_generator *g, const char *checkpoint,
                               const weft_generator_options *options) {
     int64_t given[3] = {options->context, options->rows, options->precision};
@@ -208,7 +225,7 @@ static weft_status open_parts(weft_generator *g, const char *checkpoint,
     weft_status status = build(g, options);
     if (status < 0) return wefti_prefix(status, "%s", g->path);
     WEFT_TRY(wefti_pretrained_load_parts(&g->party, g->session, &g->config, g->path));
-    return wefti_party_agree(&g->party, make_room(g));
+    return wefti_party_agree(&g->party, finish(g));
 }
 
 weft_status weft_generator_open(const char *checkpoint, const weft_generator_options *options,

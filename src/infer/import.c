@@ -66,6 +66,7 @@ static weft_status load_tensor(const wefti_safetensors *file, const wefti_safete
     const wefti_session_piece *piece = item->data;
     const wefti_safetensors_entry *entry = wefti_safetensors_find(file, item->name);
     const int64_t bytes = weft_desc_bytes(&item->desc);
+    if (wefti_home_is_lent(&piece->home)) return WEFT_OK;
     WEFT_REQUIRE(entry && entry->desc.rank >= 0 && wefti_desc_equal(&entry->desc, &item->desc),
                  WEFT_E_SHAPE, "tensor \"%s\" is %s; the graph and the plan say %s", item->name,
                  entry ? wefti_desc_text(&entry->desc).text : "missing",
@@ -80,37 +81,79 @@ static weft_status load_tensor(const wefti_safetensors *file, const wefti_safete
     return WEFT_OK;
 }
 
-static weft_status load_file(const char *path, uint32_t sum, const wefti_exported_tensors *t) {
-    wefti_safetensors *file;
-    WEFT_TRY(check_sum(path, sum));
-    WEFT_TRY(wefti_safetensors_open(path, &file));
-    weft_status status = WEFT_OK;
-    if (wefti_safetensors_count(file) != t->count)
-        status = WEFT_RAISE(WEFT_E_SHAPE, "it has %lld tensors; the graph and the plan say %lld",
-                            (long long)wefti_safetensors_count(file), (long long)t->count);
-    for (int64_t i = 0; i < t->count && status >= 0; i++) status = load_tensor(file, &t->items[i]);
-    wefti_safetensors_close(file);
-    return status < 0 ? wefti_prefix(status, "%s", path) : status;
+static weft_status load_file(const wefti_safetensors *file, const wefti_exported_tensors *t) {
+    WEFT_REQUIRE(wefti_safetensors_count(file) == t->count, WEFT_E_SHAPE,
+                 "it has %lld tensors; the graph and the plan say %lld",
+                 (long long)wefti_safetensors_count(file), (long long)t->count);
+    for (int64_t i = 0; i < t->count; i++) WEFT_TRY(load_tensor(file, &t->items[i]));
+    return WEFT_OK;
 }
 
-static weft_status load_rank(weft_infer *f, const char *folder, const wefti_exported *facts,
-                             int rank) {
-    wefti_exported_tensors tensors;
-    char *path = wefti_exported_rank_file(folder, rank);
+/* The files of the ranks of this process, [devices]; NULL: of another process. */
+typedef struct weights {
+    weft_infer *infer;
+    const char *folder;
+    const wefti_exported *facts;
+    wefti_safetensors **files;
+} weights;
+
+static weft_status open_rank(weights *w, int rank) {
+    char *path = wefti_exported_rank_file(w->folder, rank);
     WEFT_REQUIRE(path, WEFT_E_NOMEM, "no memory for a path");
-    weft_status status = wefti_exported_list(f->model.built.session, rank, &tensors);
-    if (status >= 0) status = load_file(path, facts->ranks[rank], &tensors);
-    wefti_exported_tensors_free(&tensors);
+    weft_status status = check_sum(path, w->facts->ranks[rank]);
+    if (status >= 0) status = wefti_safetensors_open(path, &w->files[rank]);
     wefti_free(path);
     return status;
 }
 
-static weft_status load(weft_infer *f, const char *folder, const wefti_exported *facts) {
-    const wefti_party *party = &f->model.setup.party;
-    if (party->agreement)
-        return wefti_party_agree(party, load_rank(f, folder, facts, wefti_party_rank(party)));
-    for (int r = 0; r < facts->devices; r++) WEFT_TRY(load_rank(f, folder, facts, r));
+static weft_status open_ranks(weights *w) {
+    const wefti_party *party = &w->infer->model.setup.party;
+    WEFT_NEW_ARRAY(w->files, wefti_safetensors *, w->facts->devices);
+    if (party->agreement) return open_rank(w, wefti_party_rank(party));
+    for (int r = 0; r < w->facts->devices; r++) WEFT_TRY(open_rank(w, r));
     return WEFT_OK;
+}
+
+static weft_status load_rank(const weights *w, int rank) {
+    wefti_exported_tensors tensors;
+    weft_status status = wefti_exported_list(w->infer->model.built.session, rank, &tensors);
+    if (status >= 0) status = load_file(w->files[rank], &tensors);
+    wefti_exported_tensors_free(&tensors);
+    return status < 0 ? wefti_prefix(status, "%s: rank %d", w->folder, rank) : status;
+}
+
+static weft_status load_ranks(const weights *w) {
+    for (int r = 0; r < w->facts->devices; r++)
+        if (w->files[r]) WEFT_TRY(load_rank(w, r));
+    return WEFT_OK;
+}
+
+/* wefti_values: a tier on a disk reads the file itself. */
+static weft_status give(void *context, int32_t rank, const wefti_tensor *x, const wefti_region *box,
+                        const wefti_home *home, bool *out) {
+    const weights *w = context;
+    const wefti_safetensors_entry *e = wefti_safetensors_find(w->files[rank], x->name);
+    bool lent;
+    (void)box;
+    if (!e || e->desc.rank < 0 || !wefti_desc_equal(&e->desc, &x->desc)) return WEFT_OK;
+    *out = true;
+    return wefti_home_lend(home, 0, e->bytes, e->reader, e->at, &lent);
+}
+
+static weft_status load_all(weights *w) {
+    const wefti_party *party = &w->infer->model.setup.party;
+    const wefti_values values = {give, w};
+    WEFT_TRY(wefti_party_agree(party, open_ranks(w)));
+    WEFT_TRY(wefti_session_start_with(w->infer->model.built.session, &values));
+    return wefti_party_agree(party, load_ranks(w));
+}
+
+static weft_status load(weft_infer *f, const char *folder, const wefti_exported *facts) {
+    weights w = {f, folder, facts, NULL};
+    const weft_status status = load_all(&w);
+    for (int r = 0; w.files && r < facts->devices; r++) wefti_safetensors_close(w.files[r]);
+    wefti_free(w.files);
+    return status;
 }
 
 /* ---- opening ---- */
@@ -161,7 +204,8 @@ static weft_status build(weft_infer *f, const char *folder, const wefti_exported
     f->model.job.plan = NULL;
     weft_plan_destroy(plan);
     if (status < 0) return status;
-    return load(f, folder, facts);
+    WEFT_TRY(load(f, folder, facts));
+    return wefti_trained_tell_lent(&f->model.setup, f->model.built.session);
 }
 
 weft_status wefti_exported_open(weft_infer *f, const weft_infer_options *o) {

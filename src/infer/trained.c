@@ -94,7 +94,6 @@ weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t bat
     WEFT_TRY(wefti_built_same_job(b));
     WEFT_TRY(wefti_built_try_disk(b, false));
     WEFT_TRY(configure(m));
-    WEFT_TRY(wefti_built_disk_room(b, false));
     WEFT_REQUIRE(!b->model.objective->is_language || length <= b->model.config.context, WEFT_E_ARG,
                  "samples of %lld tokens are longer than the context of %s, %lld tokens",
                  (long long)length, m->path, (long long)b->model.config.context);
@@ -105,7 +104,27 @@ weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t bat
     WEFT_TRY(build_session(m, use, batch, length));
     WEFT_TRY(wefti_built_fits_machine(b));
     WEFT_TRY(tell_unmatched(m));
-    return wefti_pretrained_load_parts(&b->setup->party, b->session, &b->model.config, m->path);
+    WEFT_TRY(wefti_pretrained_load_parts(&b->setup->party, b->session, &b->model.config, m->path));
+    return wefti_trained_tell_lent(&m->setup, b->session);
+}
+
+weft_status wefti_lent_note(const weft_session *s, char **out) {
+    char lent[32], all[32];
+    const weft_session_memory m = weft_session_memory_of(s);
+    *out = NULL;
+    if (!m.lent_bytes) return WEFT_OK;
+    *out = wefti_format("on the disk: %s of %s for each device are read from the checkpoint's own "
+                        "files, without a copy",
+                        wefti_bytes_text(m.lent_bytes, lent), wefti_bytes_text(m.disk_bytes, all));
+    WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory for a note");
+    return WEFT_OK;
+}
+
+weft_status wefti_trained_tell_lent(const wefti_setup *setup, const weft_session *s) {
+    char *lines;
+    WEFT_TRY(wefti_lent_note(s, &lines));
+    wefti_setup_note_lines(setup, lines);
+    return WEFT_OK;
 }
 
 weft_status wefti_trained_stops(const wefti_trained *m, bool *out) {

@@ -29,6 +29,10 @@ weft_status wefti_trained_begin(wefti_trained *m, weft_world *world, const weft_
  * the job's model.context, or the model's. */
 weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t batch,
                                int64_t length) WEFT_CHECKED;
+/* What a tier on a disk reads from the checkpoint itself. *out NULL: nothing; wefti_free. */
+weft_status wefti_lent_note(const weft_session *session, char **out) WEFT_CHECKED;
+weft_status wefti_trained_tell_lent(const wefti_setup *setup,
+                                    const weft_session *session) WEFT_CHECKED;
 /* Whether some rank was asked to stop. */
 weft_status wefti_trained_stops(const wefti_trained *m, bool *out) WEFT_CHECKED;
 void wefti_trained_close(wefti_trained *m);

@@ -135,7 +135,8 @@ typedef struct match {
     int64_t first; /* element of it */
     int64_t elems;
     weft_dtype dtype;
-    const wefti_safetensors_entry *entry;
+    const wefti_safetensors_entry *entry; /* of a follower that sees no files: void */
+    const char *name;                     /* of the tensor, the session's; set by `start` */
 } match;
 
 /* A tensor of the files under its plain name (wefti_plain_name). */
@@ -149,6 +150,7 @@ typedef struct loading {
     const char *directory;
     const wefti_party *party; /* rank 0 reads */
     bool adapters;            /* load these alone */
+    bool lends;               /* nothing changes the values: files may lend them to a disk's tier */
     wefti_tensor_set *set;
     file_tensor *tensors; /* of the set, ordered by name; one block with the names */
     match *matches;
@@ -369,8 +371,11 @@ static weft_status match_part(loading *l, int tensor, int64_t part, const char *
         WEFT_FAIL(WEFT_E_SHAPE, "%s: the model does not fit: %s", l->directory, text);
     }
     WEFT_TRY(WEFT_GROW(l->matches, l->count, l->room));
-    l->matches[l->count++] =
-        (match){tensor, part * weft_desc_elems(&desc), weft_desc_elems(&desc), desc.dtype, e};
+    l->matches[l->count++] = (match){.tensor = tensor,
+                                     .first = part * weft_desc_elems(&desc),
+                                     .elems = weft_desc_elems(&desc),
+                                     .dtype = desc.dtype,
+                                     .entry = e};
     return WEFT_OK;
 }
 
@@ -521,11 +526,54 @@ static weft_status all_see(loading *l, const weft_session *session, bool *out) {
     return end(&mine, status);
 }
 
+/* wefti_values: all matches of a tensor together give it all of its values. What is contiguous both
+ * in the file and on the device, of the same dtype, may stay in the file. */
+static weft_status give(void *context, int32_t rank, const wefti_tensor *x, const wefti_region *box,
+                        const wefti_home *home, bool *out) {
+    const loading *l = context;
+    const int64_t size = (int64_t)weft_dtype_bytes(x->desc.dtype);
+    wefti_region whole = {{0}, {0}};
+    int64_t begin, count;
+    bool lent;
+    (void)rank;
+    for (int d = 0; d < x->whole.rank; d++) whole.size[d] = x->whole.shape[d];
+    wefti_region_span(box, &whole, x->whole.rank, &begin, &count);
+    const bool lends = l->lends && count == weft_desc_elems(&x->desc);
+    for (int64_t i = 0; i < l->count; i++) {
+        const match *m = &l->matches[i];
+        if (strcmp(m->name, x->name)) continue;
+        *out = true;
+        if (!lends || m->entry->desc.dtype != x->desc.dtype) continue;
+        const int64_t first = m->first > begin ? m->first : begin;
+        int64_t end = m->first + m->elems;
+        if (end > begin + count) end = begin + count;
+        if (first >= end) continue;
+        WEFT_TRY(wefti_home_lend(home, (first - begin) * size, (end - first) * size,
+                                 m->entry->reader, m->entry->at + (first - m->first) * size,
+                                 &lent));
+    }
+    return WEFT_OK;
+}
+
+/* Starts the session without start values for what is loaded. */
+static weft_status start(loading *l, weft_session *session) {
+    const wefti_values values = {give, l};
+    for (int64_t i = 0; i < l->count; i++) {
+        weft_tensor_info t;
+        WEFT_TRY(weft_session_tensor(session, 0, l->matches[i].tensor, &t));
+        l->matches[i].name = t.name;
+    }
+    return wefti_session_start_with(session, &values);
+}
+
+/* everywhere: if all ranks see the files, each reads its parts. */
 static weft_status load(loading *l, weft_session *session, bool everywhere) {
-    bool parts = false;
+    bool parts = everywhere;
     weft_status status = WEFT_OK;
     WEFT_TRY(share(l, l->party->follows ? WEFT_OK : look(l, session)));
     if (everywhere && l->party->agreement) WEFT_TRY(all_see(l, session, &parts));
+    l->lends = parts;
+    if (everywhere) WEFT_TRY(start(l, session));
     for (int64_t i = 0; i < l->count && status >= 0; i++) {
         match *m = &l->matches[i];
         status = (parts ? wefti_session_fill_own : wefti_session_fill)(session, 0, m->tensor,

@@ -21,7 +21,9 @@ weft_status wefti_pretrained_load_across(const wefti_party *party, weft_session 
                                          const weft_model_config *config, const char *directory,
                                          char **out_note) WEFT_CHECKED;
 /* The same from the directory that wefti_pretrained_path has found on rank 0 and all ranks know. If
- * all ranks see its files, each reads only the parts that its device has. */
+ * all ranks see its files, each reads only the parts that its device has. Nothing must change these
+ * values later: a tier on a disk reads them from the files of the directory, where dtype and slices
+ * allow. */
 weft_status wefti_pretrained_load_parts(const wefti_party *party, weft_session *session,
                                         const weft_model_config *config,
                                         const char *path) WEFT_CHECKED;

@@ -93,7 +93,8 @@ static weft_status check_disk(const weft_session *s, const wefti_program *p) {
                  "the plan keeps %s of device %d on the disk, but the option disk "
                  "(memory.disk.path) names no directory",
                  wefti_bytes_text(bytes, need), (int)p->rank);
-    WEFT_REQUIRE(!limit || bytes <= limit, WEFT_E_NOMEM,
+    /* without an optimizer, files may lend tensors (wefti_session_start_with) */
+    WEFT_REQUIRE(!limit || bytes <= limit || !s->optimizer, WEFT_E_NOMEM,
                  "device %d needs %lld bytes on the disk, but the limit (memory.disk.size) is %lld",
                  (int)p->rank, (long long)bytes, (long long)limit);
     return WEFT_OK;
@@ -402,7 +403,7 @@ static void set_trace(const weft_session *s, wefti_trace *trace) {
 static weft_status init_program(const weft_session *s, wefti_rank_device *device, int32_t rank,
                                 int64_t i) {
     return wefti_rank_device_init(device, s->views[i]->programs[rank],
-                                  wefti_session_footprint(s, rank, i), s->options.seed);
+                                  wefti_session_footprint(s, rank, i), s->options.seed, s->values);
 }
 
 weft_status wefti_session_init_device(const weft_session *s, wefti_rank_device *device,
@@ -422,7 +423,7 @@ weft_status wefti_session_create_workers(const weft_session *s, wefti_workers **
     wefti_footprint *need;
     WEFT_NEW_ARRAY(need, wefti_footprint, s->devices);
     /* Nobody without a key of checkpoints may read their tensors from the disk, either. */
-    const wefti_disk_place disk = {s->options.disk, wefti_key_is_kept()};
+    const wefti_disk_place disk = {s->options.disk, wefti_key_is_kept(), s->options.disk_bytes};
     for (int32_t r = 0; r < s->devices; r++) need[r] = wefti_session_footprint(s, r, s->view_count);
     weft_status status =
         s->world ? wefti_workers_join(s->world->comm, s->threads, need[s->me], &disk, out)
@@ -455,6 +456,13 @@ weft_status wefti_session_start(weft_session *s) {
     WEFT_TRY(wefti_session_began(s));
     s->state = WEFTI_SESSION_BEGAN;
     return WEFT_OK;
+}
+
+weft_status wefti_session_start_with(weft_session *s, const wefti_values *values) {
+    s->values = values;
+    const weft_status status = wefti_session_start(s);
+    s->values = NULL;
+    return status;
 }
 
 void wefti_session_observe_devices(const weft_session *s) {

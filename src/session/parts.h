@@ -82,6 +82,7 @@ struct weft_session {
     wefti_view **views; /* per graph */
     int64_t view_count, view_cap;
     wefti_workers *workers;       /* NULL until started */
+    const wefti_values *values;   /* while it starts; NULL: there are start values only */
     wefti_session_piece *pieces;  /* [devices]: of the tensor being read or written */
     wefti_host_copy *host_copies; /* the host copies that weft_session_local has made */
     wefti_trace *trace;

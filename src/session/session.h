@@ -66,6 +66,10 @@ typedef struct wefti_session_piece {
  * session if it has not started: maps the arenas and sets start values. */
 weft_status wefti_session_pieces(weft_session *session, int program, int index,
                                  wefti_session_piece *out, int32_t *out_count) WEFT_CHECKED;
+/* Starts a session that has not started, as any first call does. Its parameters and states have
+ * their values from `values`, if that gives them any. Collective in a world. */
+weft_status wefti_session_start_with(weft_session *session,
+                                     const wefti_values *values) WEFT_CHECKED;
 /* Supplies elements [first, first + count) for writing, in order, each once. `out` has the tensor's
  * dtype. */
 typedef weft_status wefti_session_source(void *context, int64_t first, int64_t count, void *out);
@@ -76,7 +80,7 @@ weft_status wefti_session_fill(weft_session *session, int program, int index, in
                                void *context) WEFT_CHECKED;
 /* Not collective: writes the elements that this process has of elements [first, first + count). The
  * source is asked for runs that are contiguous in the whole tensor, in ascending order for each
- * piece. */
+ * piece. Pieces that files lend stay as they are. */
 weft_status wefti_session_fill_own(weft_session *session, int program, int index, int64_t first,
                                    int64_t count, wefti_session_source *source,
                                    void *context) WEFT_CHECKED;

@@ -139,6 +139,8 @@ weft_status wefti_session_fill_own(weft_session *s, int program, int index, int6
     wefti_session_pieces_of to = {.pieces = s->pieces};
     WEFT_TRY(wefti_session_view(s, program, &v));
     WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &to.count));
+    for (int32_t i = 0; i < to.count; i++)
+        if (wefti_home_is_lent(&s->pieces[i].home)) s->pieces[i].home.arena = NULL;
     to.whole = &v->tensors[index].whole;
     return wefti_session_fill_pieces(s, program, index, &to, first, count, source, context);
 }

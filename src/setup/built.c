@@ -440,7 +440,7 @@ weft_status wefti_built_fits_machine(const wefti_built *b) {
 weft_status wefti_built_prepare(wefti_built *b) {
     WEFT_TRY(wefti_built_try_disk(b, true));
     WEFT_TRY(wefti_built_configure(b));
-    WEFT_TRY(wefti_built_disk_room(b, true));
+    WEFT_TRY(wefti_built_disk_room(b));
     WEFT_TRY(wefti_built_open_data(b));
     WEFT_TRY(ends_from_data(b));
     int64_t samples = weft_data_samples(b->data, WEFT_DATA_TRAIN);

@@ -45,8 +45,7 @@ weft_status wefti_built_try_disk(wefti_built *b, bool trains) {
     return wefti_party_agree(&b->setup->party, status);
 }
 
-/* The parameters and optimizer states that the plan keeps on the disk, each once. `optimizer` NULL:
- * there are no states. */
+/* The parameters and optimizer states that the plan keeps on the disk, each once. */
 static weft_status sum_tensors(const weft_plan *plan, const weft_graph *graph,
                                const wefti_optimizer_plan *optimizer, int64_t *out) {
     const weft_body *root = graph->root;
@@ -57,7 +56,7 @@ static weft_status sum_tensors(const weft_plan *plan, const weft_graph *graph,
         if (v->kind == WEFTI_VALUE_PARAM &&
             wefti_plan_tier(plan, WEFT_OFFLOAD_PARAMETERS, v->name) == WEFT_TIER_DISK)
             *out += weft_desc_bytes(&v->desc);
-        if (v->kind != WEFTI_VALUE_PARAM || v->frozen || !optimizer ||
+        if (v->kind != WEFTI_VALUE_PARAM || v->frozen ||
             wefti_plan_tier(plan, WEFT_OFFLOAD_OPTIMIZER, v->name) != WEFT_TIER_DISK)
             continue;
         WEFT_TRY(optimizer->rule(optimizer->context, v->name, &v->desc, &rule));
@@ -66,15 +65,14 @@ static weft_status sum_tensors(const weft_plan *plan, const weft_graph *graph,
     return WEFT_OK;
 }
 
-static weft_status tensors_of_model(const wefti_built *b, bool trains, int64_t *out) {
+static weft_status tensors_of_model(const wefti_built *b, int64_t *out) {
     const weft_session_options o = wefti_built_options(b);
     wefti_optimizer *optimizer = NULL;
     weft_graph *graph;
     WEFT_TRY(wefti_built_graph_of(b, &b->model.config, b->batch.micro, &graph));
-    weft_status status = trains ? wefti_optimizer_for(&o, graph, &optimizer) : WEFT_OK;
+    weft_status status = wefti_optimizer_for(&o, graph, &optimizer);
     if (status >= 0)
-        status = sum_tensors(b->job->plan, graph,
-                             optimizer ? wefti_optimizer_plan_of(optimizer) : NULL, out);
+        status = sum_tensors(b->job->plan, graph, wefti_optimizer_plan_of(optimizer), out);
     wefti_optimizer_destroy(optimizer);
     weft_graph_destroy(graph);
     return status;
@@ -82,12 +80,12 @@ static weft_status tensors_of_model(const wefti_built *b, bool trains, int64_t *
 
 /* Each of them lies on some device. So one of the devices has at least an equal part, and devices
  * of one process have all. */
-static weft_status check_room(const wefti_built *b, bool trains) {
+static weft_status check_room(const wefti_built *b) {
     const char *path = b->job->memory.disk.path;
     const int64_t limit = b->disk_bytes;
     int64_t all, room;
     char need[32], most[32];
-    WEFT_TRY(tensors_of_model(b, trains, &all));
+    WEFT_TRY(tensors_of_model(b, &all));
     const int64_t devices = weft_plan_devices(b->job->plan), part = all / devices;
     const int64_t here = b->setup->party.world ? part : all;
     WEFT_REQUIRE(!limit || part <= limit, WEFT_E_NOMEM,
@@ -101,8 +99,8 @@ static weft_status check_room(const wefti_built *b, bool trains) {
     return WEFT_OK;
 }
 
-weft_status wefti_built_disk_room(const wefti_built *b, bool trains) {
-    if (!has_entries(b, trains)) return WEFT_OK;
-    const weft_status status = has_directory(b) ? check_room(b, trains) : WEFT_OK;
+weft_status wefti_built_disk_room(const wefti_built *b) {
+    if (!has_entries(b, true)) return WEFT_OK;
+    const weft_status status = has_directory(b) ? check_room(b) : WEFT_OK;
     return wefti_party_agree(&b->setup->party, status);
 }

@@ -120,9 +120,9 @@ weft_session_options wefti_built_options(const wefti_built *b);
 /* Refuses a directory of tier disk that takes no file, if the job uses that tier. Sets disk_bytes.
  * `trains` false: for forward passes. */
 weft_status wefti_built_try_disk(wefti_built *b, bool trains) WEFT_CHECKED;
-/* With the model's configuration: refuses a disk, or a limit of its file, that the tensors cannot
- * fit by any plan. */
-weft_status wefti_built_disk_room(const wefti_built *b, bool trains) WEFT_CHECKED;
+/* For a training, with the model's configuration: refuses a disk, or a limit of its file, that the
+ * tensors cannot fit by any plan. Forward passes may read tensors from a checkpoint's files. */
+weft_status wefti_built_disk_room(const wefti_built *b) WEFT_CHECKED;
 
 /* ---- search.c ---- */
 

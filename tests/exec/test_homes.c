@@ -37,8 +37,9 @@ static void begin(fixture *f, int64_t bytes) {
     const wefti_space space = (wefti_space)roll(WEFTI_SPACES);
     wefti_footprint need = {{{0}}};
     need.of[space][WEFTI_PERSISTENT] = bytes / GROWTHS;
-    ASSERT_OK(wefti_rank_device_create(
-        1, need, &(wefti_disk_place){"/tmp", roll(2) && wefti_gcm_is_built()}, NULL, &f->device));
+    const wefti_disk_place disk = {.directory = "/tmp",
+                                   .encrypted = roll(2) && wefti_gcm_is_built()};
+    ASSERT_OK(wefti_rank_device_create(1, need, &disk, NULL, &f->device));
     for (int k = 2; k <= GROWTHS; k++) {
         need.of[space][WEFTI_PERSISTENT] = bytes * k / GROWTHS;
         ASSERT_OK(wefti_rank_device_reserve(f->device, need));

@@ -104,6 +104,18 @@ static void check_session(const weft_session *s, bool observed) {
     assert_true(ahead > 0);
 }
 
+/* One device has whole tensors, so the checkpoint's file, of f32, lends all that need no
+ * conversion. */
+static void check_lent(const weft_session *s) {
+    const wefti_program *p = s->views[0]->programs[0];
+    int64_t sum = 0;
+    for (int32_t i = 0; i < p->tensor_count; i++)
+        if (p->tensors[i].role == WEFTI_TENSOR_PARAM && p->tensors[i].desc.dtype == WEFT_F32 &&
+            wefti_location_space(p->tensors[i].home) == WEFTI_SPACE_DISK)
+            sum += weft_desc_bytes(&p->tensors[i].desc);
+    assert_int_equal(weft_session_memory_of(s).lent_bytes, sum);
+}
+
 /* ---- texts ---- */
 
 /* Prompts shorter and longer than a piece, and one that fills the context. */
@@ -159,6 +171,7 @@ static weft_status write_texts(void *context, weft_world *world) {
     t->info = weft_generator_info_of(g);
     const weft_status status = t->rows ? write_all(t, g, prompt) : write_each(t, g, prompt);
     if (status >= 0 && t->memory) check_session(g->session, !t->rows && !t->devices);
+    if (!t->devices && !world) check_lent(g->session);
     weft_generator_close(g);
     return status;
 }
