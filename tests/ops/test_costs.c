@@ -230,6 +230,7 @@ static const formula formulas[] = {
     {"broadcast_to", -1, 0},
     {"embedding", -1, 0},
     {"embedding_rows", -1, 0},
+    {"rows_find", -1, 0},
     {"rows_sum", 0, 1},
     {"rows_write", -1, 0},
     {"gather", -1, 0},

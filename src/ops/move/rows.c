@@ -1,18 +1,23 @@
-/* Gradients of tables as rows: see rows/rows.h. Three ops:
+/* Gradients of tables as rows: see rows/rows.h. Four ops:
  *
  *     embedding_rows(ids i32 [...], dy [..., dim]; vocab, begin, padding) -> f32 [..., 2 + dim].
  *
  * It puts the operands of embedding_grad together. Each place has its id, as two numbers, and its
  * dy. An id that embedding_grad drops becomes negative.
  *
+ *     rows_find(ids i32 [...]; vocab) -> rows i32 [places], place i32 [...].
+ *
+ * `rows` has each row of a table of `vocab` rows once, in the order in which the ids first name it,
+ * and then -1. `place` has the place of each id in `rows`. An id outside the table has place -1.
+ *
  *     rows_sum(rows [n, ..., 2 + dim]; vocab, begin, first_column, columns, parts)
  *             -> ids i32 [places], sums [places, columns].
  *
- * It names each row once, in the order in which `rows` first has it. ids: its number in the piece
- * of a table that holds `vocab` rows from `begin` on. sums: the sum of its gradients, of the
- * columns from `first_column` on. Unused places have the id -1 and zeros. Terms are added in order.
- * Each of the equal parts of dimension 0 has a sum of its own first, as on devices that split a
- * batch.
+ * It names each row once, in the order in which its operand first has it. `ids` has the number of
+ * each row in the piece of a table that holds `vocab` rows from `begin` on. `sums` has the sum of
+ * the row's gradients, of the columns from `first_column` on. Unused places have the id -1 and
+ * zeros. Terms are added in order. Each of the equal parts of dimension 0 has a sum of its own
+ * first, as on devices that split a batch.
  *
  *     rows_write(table [vocab, dim], ids i32 [n], rows [n, dim]) -> table, in place.
  *
@@ -67,6 +72,49 @@ static weft_status reference_rows(const weft_node *n, const wefti_random *random
         *row++ = (double)wefti_rows_high(kept ? (int64_t)in[0][i] : -1);
         *row++ = (double)wefti_rows_low(kept ? (int64_t)in[0][i] : -1);
         memcpy(row, in[1] + i * dim, (size_t)dim * sizeof *row);
+    }
+    return WEFT_OK;
+}
+
+/* ---- rows_find ---- */
+
+static weft_status infer_find(const weft_node *n, weft_desc *out, int *out_count) {
+    const weft_desc *ids = wefti_in(n, 0);
+    const int64_t vocab = wefti_attr_int(n, WEFTI_AT_vocab), places = weft_desc_elems(ids);
+    WEFT_TRY(wefti_op_check_i32(n, 0));
+    WEFT_REQUIRE(vocab >= 0 && vocab <= INT32_MAX, WEFT_E_ARG, "rows_find: a table of %lld rows",
+                 (long long)vocab);
+    WEFT_REQUIRE(places <= INT32_MAX, WEFT_E_SHAPE, "rows_find: %s has too many places", TEXT(ids));
+    out[0] = wefti_op_desc(WEFT_I32, 1, &places);
+    out[1] = *ids;
+    *out_count = 2;
+    return WEFT_OK;
+}
+
+/* Equal ids may lie anywhere. */
+static weft_status split_find(const weft_node *n, wefti_split_rule *r) {
+    int8_t f[WEFT_MAX_RANK];
+    const weft_desc *ids = wefti_in(n, 0);
+    wefti_op_factors(r, "m", ids, 0, ids->rank, WEFTI_FACTOR_WHOLE, f);
+    wefti_op_assign(r->in[0], 0, f, 0, ids->rank);
+    wefti_op_assign(r->out[1], 0, f, 0, ids->rank);
+    return WEFT_OK;
+}
+
+static weft_status reference_find(const weft_node *n, const wefti_random *random,
+                                  const double *const *in, double *const *out) {
+    (void)random;
+    const int64_t places = weft_desc_elems(wefti_in(n, 0)),
+                  vocab = wefti_attr_int(n, WEFTI_AT_vocab);
+    int64_t count = 0;
+    for (int64_t i = 0; i < places; i++) {
+        int64_t row = 0;
+        out[0][i] = out[1][i] = -1.0;
+        if (in[0][i] < 0.0 || in[0][i] >= (double)vocab) continue;
+        while (row < count && out[0][row] != in[0][i]) row++;
+        out[0][row] = in[0][i];
+        out[1][i] = (double)row;
+        count += row == count;
     }
     return WEFT_OK;
 }
@@ -218,6 +266,7 @@ static weft_status reference_write(const weft_node *n, const wefti_random *rando
 
 static const wefti_attr attrs_rows[] = {
     WEFTI_I(vocab, 0), WEFTI_I(begin, 0), WEFTI_I(padding, -1), {0}};
+static const wefti_attr attrs_find[] = {WEFTI_I(vocab, 0), {0}};
 static const wefti_attr attrs_sum[] = {WEFTI_I(vocab, 0),        WEFTI_I(begin, 0),
                                        WEFTI_I(first_column, 0), WEFTI_I(columns, 0),
                                        WEFTI_I(parts, 1),        {0}};
@@ -228,6 +277,9 @@ static const wefti_op_case cases_rows[] = {CASE("vocab=7", "i32[2,3]<7", "f32[2,
                                            CASE("vocab=4", "i32[0]<4", "f32[0,3]"),
                                            CASE("vocab=4 padding=3", "i32[11]<9", "f32[11,3]"),
                                            CASES_END};
+static const wefti_op_case cases_find[] = {
+    CASE("vocab=7", "i32[2,9]<9"), CASE("vocab=3", "i32[]<3"), CASE("vocab=9000", "i32[300]<9000"),
+    CASE("vocab=4", "i32[0]<4"), CASES_END};
 /* Positive ids below 2: all places name a few rows. */
 static const wefti_op_case cases_sum[] = {
     CASE("vocab=200000 columns=3", "f32[4,3,5]+"),
@@ -242,6 +294,12 @@ const weft_op_def weft_op_embedding_rows = {
     .flags = WEFTI_OP_GRADIENT,    .attrs = attrs_rows, .infer = infer_rows,
     .split = split_rows,           .cost = cost_rows,   .reference = reference_rows,
     .cases = cases_rows,
+};
+
+const weft_op_def weft_op_rows_find = {
+    WEFTI_OP_NAME(rows_find), .min_inputs = 1,     .max_inputs = 1,   .attrs = attrs_find,
+    .infer = infer_find,      .split = split_find, .cost = cost_rows, .reference = reference_find,
+    .cases = cases_find,
 };
 
 const weft_op_def weft_op_rows_sum = {

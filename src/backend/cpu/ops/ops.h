@@ -60,6 +60,7 @@ typedef weft_status wefti_cpu_prepare(const weft_node *n, const wefti_prepare *o
     X(embedding, wefti_cpu_embedding)                                                              \
     X(embedding_grad, wefti_cpu_embedding_grad)                                                    \
     X(embedding_rows, wefti_cpu_embedding_rows)                                                    \
+    X(rows_find, wefti_cpu_rows_find)                                                              \
     X(rows_sum, wefti_cpu_rows_sum)                                                                \
     X(rows_write, wefti_cpu_rows_write)                                                            \
     X(attention, wefti_cpu_attention)                                                              \

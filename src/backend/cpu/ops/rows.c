@@ -57,6 +57,37 @@ weft_status wefti_cpu_embedding_rows(const weft_node *n, const wefti_prepare *op
     return WEFT_OK;
 }
 
+static weft_status run_rows_find(const wefti_kernel *kernel, const wefti_run *run,
+                                 const void *const *in, void *const *out, void *workspace) {
+    const touched_kernel *k = (const touched_kernel *)kernel;
+    const int32_t *given = in[0];
+    int32_t *row = out[0], *place = out[1], *ids = workspace;
+    wefti_rows rows;
+    (void)run;
+    for (int64_t i = 0; i < k->places; i++)
+        ids[i] = given[i] >= 0 && given[i] < k->vocab ? given[i] : -1;
+    wefti_rows_find(ids, k->places, ids + k->places, &rows);
+    for (int64_t i = 0; i < k->places; i++) {
+        row[i] = i < rows.count ? rows.ids[i] : -1;
+        place[i] = -1;
+    }
+    for (int32_t r = 0; r < rows.count; r++)
+        for (int32_t i = rows.begin[r]; i < rows.begin[r + 1]; i++) place[rows.place[i]] = r;
+    return WEFT_OK;
+}
+
+weft_status wefti_cpu_rows_find(const weft_node *n, const wefti_prepare *options,
+                                wefti_kernel **out) {
+    if (options->accumulate || wefti_in(n, 0)->dtype != WEFT_I32) return WEFT_E_NO_IMPL;
+    touched_kernel *k;
+    WEFT_TRY(new_kernel("rows", 0, run_rows_find, &k));
+    k->places = weft_desc_elems(wefti_in(n, 0));
+    k->vocab = wefti_attr_int(n, WEFTI_AT_vocab);
+    k->base.workspace_bytes = (int64_t)wefti_rows_sum_workspace_bytes(k->places);
+    *out = &k->base;
+    return WEFT_OK;
+}
+
 static weft_status run_rows_sum(const wefti_kernel *kernel, const wefti_run *run,
                                 const void *const *in, void *const *out, void *workspace) {
     const touched_kernel *k = (const touched_kernel *)kernel;
