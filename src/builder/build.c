@@ -349,6 +349,7 @@ static weft_status new_tables(wefti_emitter *b) {
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->output_buffer));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_buffer));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_move));
+    WEFT_TRY(wefti_new_indices(b->scratch, values, &b->rows_move));
     for (int i = 0; i < 2; i++)
         WEFT_TRY(wefti_new_indices(b->scratch, b->dec->call_count, &b->saved_move[i]));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_piece));

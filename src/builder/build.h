@@ -179,6 +179,7 @@ typedef struct wefti_emitter {
     int32_t *output_buffer;            /* per root value that is a named output: its buffer, -1 */
     int32_t *param_buffer;             /* per root value: buffer of a parameter or state, -1 */
     int32_t *param_move;     /* per root value: the move that fetches a parameter, -1: none yet */
+    int32_t *rows_move;      /* likewise its rows that a call looks up */
     int32_t *saved_move[2];  /* per call: the move that stores its saved block, and the one that
                                 fetches it, -1: none yet */
     int32_t *param_piece;    /* per root value: buffer of the optimizer's piece of a parameter,
@@ -338,13 +339,6 @@ weft_status wefti_reduce_make_room(wefti_emitter *b, wefti_section s, const weft
 weft_status wefti_reduce_leave(wefti_emitter *b, wefti_section s, int32_t width,
                                wefti_flight_use use, int32_t owner) WEFT_CHECKED;
 
-/* rows.c: adds the sums of each touched row of this device's piece of a table, and the rows'
- * numbers in it. The update of the piece: inputs and results as of other updates. */
-weft_status wefti_rows_sums(wefti_emitter *b, int32_t value, weft_body *body, int32_t rows,
-                            int32_t *out_ids, int32_t *out_sums) WEFT_CHECKED;
-weft_status wefti_rows_update(wefti_emitter *b, int32_t value, const wefti_update_rule *rule,
-                              const weft_body **out) WEFT_CHECKED;
-
 /* update.c */
 /* Keeps a body, or destroys it if an equal body is kept already; *out is the kept one. */
 weft_status wefti_build_intern(wefti_emitter *b, weft_body *body,
@@ -360,6 +354,7 @@ weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_des
 /* Where the operands of an update lie. */
 typedef struct wefti_update_operands {
     wefti_buffer_ref param, gradient, state[4];
+    int32_t named; /* rows of a table: the buffer of their numbers */
 } wefti_update_operands;
 /* Whose update it is: a parameter's, or a copy's that a buddy keeps. */
 typedef struct wefti_update_of {
@@ -370,6 +365,33 @@ typedef struct wefti_update_of {
 /* Updates all slices on the device. whole: the parameter and the gradient, where they lie there. */
 weft_status wefti_update_slices(wefti_emitter *b, wefti_section s, const wefti_update_of *of,
                                 const wefti_update_operands *whole) WEFT_CHECKED;
+
+/* rows.c: adds the sums of each touched row of this device's piece of a table, and the rows'
+ * numbers in it. The update of the piece: inputs and results as of other updates. */
+weft_status wefti_rows_sums(wefti_emitter *b, int32_t value, weft_body *body, int32_t rows,
+                            int32_t *out_ids, int32_t *out_sums) WEFT_CHECKED;
+weft_status wefti_rows_update(wefti_emitter *b, int32_t value, const wefti_update_rule *rule,
+                              const weft_body **out) WEFT_CHECKED;
+/* Whether an update brings the touched rows of the piece to device memory, since the table or its
+ * state lies in a tier below. *out: the rows that it brings. */
+weft_status wefti_rows_away(const wefti_emitter *b, int32_t value, bool *out_away,
+                            weft_desc *out) WEFT_CHECKED;
+/* bring: the gradient, the value and the states of the touched rows, which lie in device memory
+ * from now on. `at`: where the piece lies. return: begins to take rows back there. */
+weft_status wefti_rows_bring(wefti_emitter *b, wefti_section s, int32_t value,
+                             const wefti_update_operands *at,
+                             wefti_update_operands *out) WEFT_CHECKED;
+weft_status wefti_rows_return(wefti_emitter *b, wefti_section s, int32_t value,
+                              const wefti_update_operands *at,
+                              const wefti_update_operands *rows) WEFT_CHECKED;
+/* Whether a call's pass looks up rows of a table, in a tier below device memory, and reads nothing
+ * else of it. Then its body has these rows in place of the table: wefti_rows_body replaces it. */
+bool wefti_rows_looked_up(const wefti_emitter *b, int32_t call, int32_t value, bool backward);
+weft_status wefti_rows_body(wefti_emitter *b, const wefti_call_plan *call, bool backward,
+                            const weft_body **body) WEFT_CHECKED;
+/* Copies these rows to a new buffer of device memory. */
+weft_status wefti_rows_look_up(wefti_emitter *b, wefti_section s, int32_t call, int32_t value,
+                               bool backward, int32_t micro, int32_t *out) WEFT_CHECKED;
 
 bool wefti_same_shape(const weft_desc *a, const weft_desc *b);
 
@@ -424,6 +446,7 @@ typedef struct wefti_update_draft {
     wefti_update_part part[WEFTI_UPDATE_PARTS];
     int32_t next;          /* the slice to fetch next */
     bool on_host;          /* states stay there; fetches do not move them */
+    bool by_rows;          /* the touched rows move, not slices: rows.c */
     int64_t piece_bytes;   /* of the parameter */
     int32_t slices;        /* 1: whole */
     int32_t routine, last; /* of every slice but the last; of the last one */

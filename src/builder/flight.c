@@ -13,7 +13,9 @@ static weft_status add(wefti_emitter *b, const wefti_flight *f) {
 static weft_status move_step(wefti_emitter *b, wefti_section s, wefti_step_kind kind,
                              const wefti_flight *f) {
     wefti_draft_step *d;
-    WEFT_TRY(wefti_build_begin(b, s, kind, WEFTI_OTHER, wefti_build_name(b, "", f->name), 2, &d));
+    WEFT_TRY(wefti_build_begin(b, s, kind, WEFTI_OTHER, wefti_build_name(b, "", f->name),
+                               f->rows ? 3 : 2, &d));
+    if (f->rows) wefti_build_arg(b, d, 2, f->named.buffer, f->named.delta);
     if (f->source.buffer >= 0) wefti_build_arg(b, d, 0, f->source.buffer, f->source.delta);
     if (f->destination.buffer >= 0)
         wefti_build_arg(b, d, 1, f->destination.buffer, f->destination.delta);
@@ -50,9 +52,18 @@ weft_status wefti_flight_post(wefti_emitter *b, wefti_section s, wefti_flight f,
     return add(b, &f);
 }
 
+weft_status wefti_flight_rows(wefti_emitter *b, wefti_section s, wefti_flight f, int64_t vocab,
+                              int32_t *move) {
+    return wefti_flight_copy(b, s, f, (f.rows < vocab ? f.rows : vocab) * f.row_bytes, move);
+}
+
 weft_status wefti_flight_copy(wefti_emitter *b, wefti_section s, wefti_flight f, int64_t bytes,
                               int32_t *move) {
-    const wefti_program_move copy = {.way = WEFTI_WAY_SPACES, .transfer = -1, .bytes = bytes};
+    const wefti_program_move copy = {.way = WEFTI_WAY_SPACES,
+                                     .transfer = -1,
+                                     .bytes = bytes,
+                                     .rows = f.rows,
+                                     .row_bytes = f.row_bytes};
     if (*move < 0) WEFT_TRY(add_move(b, copy, move));
     f.move = *move;
     WEFT_TRY(move_step(b, s, WEFTI_STEP_POST, &f));

@@ -48,6 +48,8 @@ typedef struct wefti_flight {
     int32_t move;     /* index in the program's moves; -1: the last transfers of a call */
     const char *name; /* of the steps; NULL: the transfer's */
     wefti_buffer_ref source, destination; /* of a move */
+    wefti_buffer_ref named;               /* of a copy of rows: their numbers */
+    int64_t rows, row_bytes;              /* as in the program's move */
     /* Of a call: its first part, and how many transfers it has in flight, on all ranks. The second
      * part waits for them. */
     const struct wefti_draft_step *call;
@@ -73,6 +75,9 @@ weft_status wefti_flight_post(struct wefti_emitter *b, wefti_section s, wefti_fl
  * `f`. */
 weft_status wefti_flight_copy(struct wefti_emitter *b, wefti_section s, wefti_flight f,
                               int64_t bytes, int32_t *move) WEFT_CHECKED;
+/* The same for rows: of a table of `vocab` rows. Also uses `named`, `rows` and `row_bytes`. */
+weft_status wefti_flight_rows(struct wefti_emitter *b, wefti_section s, wefti_flight f,
+                              int64_t vocab, int32_t *move) WEFT_CHECKED;
 /* Makes the section's last step the first part of a call, up to instruction `to`. The part leaves
  * `leaves` transfers in flight. A rank without a transfer passes 0 and still adds the part, so that
  * all ranks have the same order. Uses `use`, `owner` and `width` of `f`. */

@@ -365,7 +365,8 @@ static weft_status fetch_all(wefti_emitter *b, wefti_section s, int32_t k, bool 
     const weft_node *n = b->dec->calls[k].node;
     int32_t unused;
     for (int i = 0; i < n->inputs; i++)
-        if (is_below(b, n->in[i]) && reads(b, &b->dec->calls[k], i, backward) &&
+        if (is_below(b, n->in[i]) && !wefti_rows_looked_up(b, k, n->in[i], backward) &&
+            reads(b, &b->dec->calls[k], i, backward) &&
             wefti_flight_find(b, WEFTI_FLIGHT_OPERAND, n->in[i]) < 0)
             WEFT_TRY(wefti_tier_fetch(b, s, n->in[i], &unused));
     return WEFT_OK;
@@ -454,6 +455,10 @@ weft_status wefti_gather_operands(wefti_emitter *b, wefti_section s, int32_t k, 
         if (!in_pieces(b, v) && !is_below(b, v)) continue;
         if (b->copies > 1) { /* the first copy brings them for all copies */
             (*out)[i] = b->held[i];
+            continue;
+        }
+        if (wefti_rows_looked_up(b, k, v, backward)) {
+            WEFT_TRY(wefti_rows_look_up(b, s, k, v, backward, micro, &(*out)[i]));
             continue;
         }
         if (!in_pieces(b, v)) {

@@ -88,6 +88,7 @@ weft_status wefti_build_forward(wefti_emitter *b, const wefti_call_plan *call, i
         key.kind = WEFTI_ROUTINE_FORWARD;
     }
     if (call->local) key.body = call->local->body;
+    WEFT_TRY(wefti_rows_body(b, call, false, &key.body));
     WEFT_TRY(wefti_build_find(b, &key, out));
     if (*out >= 0) return WEFT_OK;
     if (grad) {
@@ -123,6 +124,7 @@ weft_status wefti_build_backward(wefti_emitter *b, const wefti_call_plan *call, 
     const weft_body *body = b->part ? call->backward[pass]->body : grad->backward;
     wefti_routine_spec spec = {0};
     int64_t *saved, *offsets;
+    WEFT_TRY(wefti_rows_body(b, call, true, &body));
     WEFT_TRY(saved_offsets(b, call, &saved, &spec.saved_bytes));
     WEFT_TRY(wefti_new_array(b->scratch, body->in_count, sizeof *offsets, &offsets));
     for (int64_t i = 0; i < body->in_count; i++)
@@ -147,6 +149,7 @@ weft_status wefti_build_fused(wefti_emitter *b, const wefti_call_plan *call,
     const wefti_cell_grad *grad = &b->p->grads[call->grad];
     const weft_body *fused_body = grad->fused_body;
     const weft_body *body = b->part ? call->local->body : fused_body;
+    WEFT_TRY(wefti_rows_body(b, call, false, &body));
     const wefti_routine_key key = {.body = body,
                                    .kind = WEFTI_ROUTINE_FUSED,
                                    .accumulate = accumulate,

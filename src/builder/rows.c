@@ -1,5 +1,6 @@
 /* Gradients of tables as rows (docs/design/memory.md). Which tables have them, and how a piece of a
- * table is updated by them. */
+ * table is updated by them. A table in a tier below device memory stays there: a look-up and an
+ * update bring the rows that they need. */
 #include "rows/rows.h"
 
 #include "builder/build.h"
@@ -29,12 +30,11 @@ static bool updates_elements(const wefti_update_rule *rule, const weft_desc *who
     return !rule->op->lower;
 }
 
-static bool in_device_memory(const wefti_decisions *dec, const char *name) {
-    for (int what = 0; what < (int)WEFT_OFFLOADS; what++)
-        if (what != WEFT_OFFLOAD_SAVED &&
-            wefti_plan_tier(dec->spec->plan, (weft_offload)what, name) != WEFT_TIER_DEVICE)
-            return false;
-    return true;
+/* Whether the device updates a table by a gradient in its memory. */
+static bool on_device(const wefti_decisions *dec, const char *name) {
+    const weft_plan *plan = dec->spec->plan;
+    return wefti_plan_tier(plan, WEFT_OFFLOAD_GRADIENTS, name) == WEFT_TIER_DEVICE &&
+           !wefti_plan_updates_on_host(plan, name);
 }
 
 /* The form as far as the root shows it. */
@@ -48,7 +48,7 @@ static weft_status form_of(const wefti_decisions *dec, int32_t v, wefti_rows_for
                ? WEFTI_ROWS_STEPS
            : !read_once(dec, v)                    ? WEFTI_ROWS_SHARED
            : !updates_elements(&rule, &info->desc) ? WEFTI_ROWS_OPTIMIZER
-           : !in_device_memory(dec, info->name)    ? WEFTI_ROWS_TIER
+           : !on_device(dec, info->name)           ? WEFTI_ROWS_TIER
                                                    : WEFTI_ROWS_TOUCHED;
     return WEFT_OK;
 }
@@ -203,4 +203,376 @@ weft_status wefti_rows_update(wefti_emitter *b, int32_t v, const wefti_update_ru
         return status;
     }
     return wefti_build_intern(b, fresh, out);
+}
+
+/* ---- steps on rows ---- */
+
+/* Adds a call of a body, which this takes over. Results that share memory with operands are not
+ * among `args`: inputs, then the other results. */
+static weft_status call_body(wefti_emitter *b, wefti_section s, wefti_phase phase, const char *name,
+                             weft_body *body, const wefti_buffer_ref *args) {
+    int32_t routine;
+    wefti_draft_step *d;
+    WEFT_TRY(wefti_build_routine_of(b, body, &routine));
+    const wefti_routine *r = b->p->routines[routine];
+    WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, phase, name, r->args, &d));
+    for (int32_t a = 0; a < r->inputs; a++) wefti_build_arg(b, d, a, args[a].buffer, args[a].delta);
+    for (int32_t o = 0; o < r->outputs; o++) {
+        const wefti_buffer_ref *to = &args[r->alias[o] >= 0 ? r->alias[o] : r->inputs + o];
+        wefti_build_arg(b, d, r->inputs + o, to->buffer, to->delta);
+    }
+    return wefti_build_end(b, d, routine);
+}
+
+/* Adds a node over all inputs, and all of its first `outputs` results as outputs. */
+static weft_status fill_call(weft_body *body, const char *op, int count, const weft_desc *in,
+                             const wefti_attr *attrs, int outputs) {
+    int32_t value[4], node;
+    for (int i = 0; i < count; i++)
+        WEFT_TRY(wefti_body_input(body, in[i], WEFTI_VALUE_INPUT, NULL, &value[i]));
+    WEFT_TRY(wefti_body_add(body, wefti_op_find(body->graph->ops, op), NULL, count, value, attrs,
+                            "", &node));
+    for (int o = 0; o < outputs; o++) WEFT_TRY(wefti_body_output(body, body->nodes[node].out[o]));
+    return WEFT_OK;
+}
+
+/* Adds a call of one op. */
+static weft_status call_op(wefti_emitter *b, wefti_section s, wefti_phase phase, const char *name,
+                           const char *op, int count, const weft_desc *in, const wefti_attr *attrs,
+                           const wefti_buffer_ref *args) {
+    weft_body *body;
+    WEFT_TRY(wefti_body_create(b->g, op, &body));
+    const weft_status status = fill_call(body, op, count, in, attrs, 1);
+    if (status < 0) {
+        wefti_body_destroy(body);
+        return status;
+    }
+    return call_body(b, s, phase, name, body, args);
+}
+
+/* Ends the fetches of rows. */
+static weft_status arrive(wefti_emitter *b, wefti_section s) {
+    for (int32_t i; (i = wefti_flight_find(b, WEFTI_FLIGHT_NOW, -1)) >= 0;)
+        WEFT_TRY(wefti_flight_wait(b, s, i));
+    return WEFT_OK;
+}
+
+/* ---- updates of tables in a tier below device memory ---- */
+
+weft_status wefti_rows_away(const wefti_emitter *b, int32_t v, bool *out_away, weft_desc *out) {
+    const wefti_value_info *info = &b->root->values[v];
+    wefti_update_rule rule = {0};
+    wefti_region piece;
+    *out_away = false;
+    if (!wefti_rows_are(b->dec, v)) return WEFT_OK;
+    WEFT_TRY(b->spec->optimizer->rule(b->spec->optimizer->context, info->name, &info->desc, &rule));
+    *out_away = wefti_tier_below(b, b->param_buffer[v]) ||
+                (rule.states &&
+                 wefti_tier_space(b, WEFT_OFFLOAD_OPTIMIZER, info->name) != WEFTI_SPACE_DEVICE);
+    piece_of(b, v, &piece);
+    const weft_desc *rows = &b->dec->rows[v];
+    const int64_t width = rows->shape[rows->rank - 1];
+    *out = weft_desc_of(info->desc.dtype, 2,
+                        (int64_t[]){width ? weft_desc_elems(rows) / width : 0, piece.size[1]});
+    return WEFT_OK;
+}
+
+/* Part i of an update: the value, or a state; of the touched rows, or of the whole piece. */
+static wefti_buffer_ref *part_of(wefti_update_operands *x, int i) {
+    return i ? &x->state[i - 1] : &x->param;
+}
+
+/* An update of touched rows, while its steps are added. */
+typedef struct rows_step {
+    wefti_update_rule rule;
+    weft_desc rows, table; /* of the value */
+    const char *name;
+} rows_step;
+
+static weft_status rows_step_of(const wefti_emitter *b, int32_t v, rows_step *out) {
+    const wefti_value_info *info = &b->root->values[v];
+    wefti_region piece;
+    bool away;
+    *out = (rows_step){.name = info->name};
+    WEFT_TRY(
+        b->spec->optimizer->rule(b->spec->optimizer->context, info->name, &info->desc, &out->rule));
+    WEFT_TRY(wefti_rows_away(b, v, &away, &out->rows));
+    piece_of(b, v, &piece);
+    out->table = out->rows;
+    out->table.shape[0] = piece.size[0];
+    return WEFT_OK;
+}
+
+static weft_dtype dtype_of(const rows_step *x, int i) {
+    return i ? x->rule.state_descs[i - 1].dtype : x->rows.dtype;
+}
+
+static wefti_flight flight_of(const rows_step *x, int i, const wefti_update_operands *rows) {
+    weft_desc row = x->rows;
+    row.dtype = dtype_of(x, i);
+    row.shape[0] = 1;
+    return (wefti_flight){.owner = -1,
+                          .name = x->name,
+                          .named = {rows->named, 0},
+                          .rows = x->rows.shape[0],
+                          .row_bytes = weft_desc_bytes(&row)};
+}
+
+/* Brings the touched rows of part i of a piece, which lies at `from`. */
+static weft_status bring_part(wefti_emitter *b, wefti_section s, const rows_step *x, int i,
+                              wefti_buffer_ref from, wefti_update_operands *out) {
+    wefti_buffer_ref *to = part_of(out, i);
+    wefti_flight f = flight_of(x, i, out);
+    int32_t move = -1;
+    *to = (wefti_buffer_ref){-1, 0};
+    WEFT_TRY(wefti_buffer_add(b, f.rows * f.row_bytes, wefti_build_name(b, "rows of ", x->name),
+                              &to->buffer));
+    if (!f.rows || !f.row_bytes) return WEFT_OK;
+    if (wefti_tier_below(b, from.buffer)) {
+        f.use = WEFTI_FLIGHT_NOW;
+        f.source = from;
+        f.destination = *to;
+        return wefti_flight_rows(b, s, f, x->table.shape[0], &move);
+    }
+    weft_desc in[] = {x->table, weft_desc_of(WEFT_I32, 1, x->rows.shape)};
+    in[0].dtype = dtype_of(x, i);
+    return call_op(b, s, WEFTI_UPDATE, x->name, "gather", 2, in,
+                   (wefti_attr[]){WEFTI_I(axis, 0), WEFTI_I(begin, 0), {0}},
+                   (wefti_buffer_ref[]){from, {out->named, 0}, *to});
+}
+
+/* Takes them back. */
+static weft_status return_part(wefti_emitter *b, wefti_section s, const rows_step *x, int i,
+                               wefti_buffer_ref to, wefti_update_operands *rows) {
+    const wefti_buffer_ref from = *part_of(rows, i);
+    wefti_flight f = flight_of(x, i, rows);
+    int32_t move = -1;
+    if (!f.rows || !f.row_bytes) return WEFT_OK;
+    if (wefti_tier_below(b, to.buffer)) {
+        f.use = WEFTI_FLIGHT_STORE;
+        f.source = from;
+        f.destination = to;
+        return wefti_flight_rows(b, s, f, x->table.shape[0], &move);
+    }
+    weft_desc in[] = {x->table, weft_desc_of(WEFT_I32, 1, x->rows.shape), x->rows};
+    in[0].dtype = in[2].dtype = dtype_of(x, i);
+    return call_op(b, s, WEFTI_UPDATE, x->name, "rows_write", 3, in, NULL,
+                   (wefti_buffer_ref[]){to, {rows->named, 0}, from});
+}
+
+/* The gradient of each touched row, and its number. */
+static weft_status fill_sums(wefti_emitter *b, int32_t v, weft_body *body) {
+    int32_t rows, ids, sums;
+    WEFT_TRY(wefti_body_input(body, b->dec->rows[v], WEFTI_VALUE_INPUT, NULL, &rows));
+    WEFT_TRY(wefti_rows_sums(b, v, body, rows, &ids, &sums));
+    WEFT_TRY(wefti_body_output(body, ids));
+    return wefti_body_output(body, sums);
+}
+
+weft_status wefti_rows_bring(wefti_emitter *b, wefti_section s, int32_t v,
+                             const wefti_update_operands *at, wefti_update_operands *out) {
+    rows_step x;
+    weft_body *body;
+    wefti_update_operands whole = *at;
+    *out = *at;
+    out->gradient = (wefti_buffer_ref){-1, 0};
+    WEFT_TRY(rows_step_of(b, v, &x));
+    const weft_desc named = weft_desc_of(WEFT_I32, 1, x.rows.shape);
+    WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&named),
+                              wefti_build_name(b, "touched rows of ", x.name), &out->named));
+    WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&x.rows),
+                              wefti_build_name(b, "gradient of rows of ", x.name),
+                              &out->gradient.buffer));
+    WEFT_TRY(wefti_body_create(b->g, "touched rows", &body));
+    const weft_status status = fill_sums(b, v, body);
+    if (status < 0) {
+        wefti_body_destroy(body);
+        return status;
+    }
+    WEFT_TRY(call_body(b, s, WEFTI_UPDATE, x.name, body,
+                       (wefti_buffer_ref[]){at->gradient, {out->named, 0}, out->gradient}));
+    for (int i = 0; i <= x.rule.states; i++)
+        WEFT_TRY(bring_part(b, s, &x, i, *part_of(&whole, i), out));
+    return arrive(b, s);
+}
+
+weft_status wefti_rows_return(wefti_emitter *b, wefti_section s, int32_t v,
+                              const wefti_update_operands *at, const wefti_update_operands *rows) {
+    rows_step x;
+    wefti_update_operands whole = *at, from = *rows;
+    WEFT_TRY(rows_step_of(b, v, &x));
+    for (int i = 0; i <= x.rule.states; i++)
+        WEFT_TRY(return_part(b, s, &x, i, *part_of(&whole, i), &from));
+    return WEFT_OK;
+}
+
+/* ---- look-ups in such tables ---- */
+
+/* A look-up in the body of a pass. */
+typedef struct table_look_up {
+    int64_t table, ids; /* inputs of the body */
+    int64_t node;
+    int32_t ids_value; /* of the root */
+    int64_t places;
+} table_look_up;
+
+static const weft_body *body_of(const wefti_emitter *b, const wefti_call_plan *call,
+                                bool backward) {
+    const wefti_cell_grad *grad = call->differentiated ? &b->p->grads[call->grad] : NULL;
+    if (backward && !call->fused)
+        return b->part ? call->backward[WEFTI_PASS_ALL]->body : grad->backward;
+    if (call->local) return call->local->body;
+    return !grad ? call->node->callee : call->fused ? grad->fused_body : grad->forward;
+}
+
+/* The input of a call that is input i of a pass's body; -1: it is another value. */
+static int64_t bound_input(const wefti_emitter *b, const wefti_call_plan *call, bool backward,
+                           int64_t i) {
+    if (!backward || call->fused) return i < call->node->inputs ? i : -1;
+    const wefti_grad_binding *x = &b->p->grads[call->grad].bindings[i];
+    return x->source == WEFTI_GRAD_INPUT ? x->index : -1;
+}
+
+/* The node that reads a value, if no other does and it is no output; -1. */
+static int64_t reader_of(const weft_body *body, int32_t value) {
+    int64_t reader = -1;
+    int32_t reads = 0;
+    for (int64_t k = 0; k < body->node_count; k++)
+        for (int i = 0; i < body->nodes[k].inputs; i++)
+            if (body->nodes[k].in[i] == value) {
+                reader = k;
+                reads++;
+            }
+    for (int64_t o = 0; o < body->out_count; o++) reads += body->out[o] == value;
+    return reads == 1 ? reader : -1;
+}
+
+/* Whether tables are used by rows: in this program, or in that with which it shares them. */
+static bool is_by_rows(const wefti_emitter *b, int32_t v) {
+    const wefti_tensor *x =
+        b->spec->shared ? wefti_program_tensor(b->spec->shared, b->root->values[v].name) : NULL;
+    return b->dec->form[v] == WEFTI_ROWS_TOUCHED || (x && x->rows == WEFTI_ROWS_TOUCHED);
+}
+
+/* Whether a table's home holds all of it, in a tier below device memory. */
+static bool lies_below(const wefti_emitter *b, int32_t v) {
+    if (v < 0 || b->root->values[v].kind != WEFTI_VALUE_PARAM || b->param_buffer[v] < 0)
+        return false;
+    const wefti_sharding *x = &b->dec->sharding[v];
+    return wefti_tier_below(b, b->param_buffer[v]) && b->spec->plan->copies <= 1 &&
+           (!b->part || wefti_layout_equal(&x->storage, &x->use));
+}
+
+static bool find_look_up(const wefti_emitter *b, const wefti_call_plan *call, int32_t v,
+                         bool backward, table_look_up *out) {
+    if (!lies_below(b, v) || !is_by_rows(b, v) || (backward && b->dec->split_backward))
+        return false;
+    const weft_body *body = body_of(b, call, backward);
+    const weft_op_def *embedding = wefti_op_find(b->g->ops, "embedding");
+    *out = (table_look_up){.table = -1, .ids = -1};
+    for (int64_t i = 0; i < body->in_count; i++) {
+        const int64_t input = bound_input(b, call, backward, i);
+        if (input >= 0 && call->node->in[input] == v) out->table = i;
+    }
+    if (out->table < 0) return false;
+    out->node = reader_of(body, body->in[out->table]);
+    const weft_node *n = out->node < 0 ? NULL : &body->nodes[out->node];
+    if (!n || n->op != embedding || n->in[0] != body->in[out->table]) return false;
+    const int64_t whole = wefti_attr_int(n, WEFTI_AT_whole); /* 0: the table is no piece */
+    if (whole && whole != wefti_in(n, 0)->shape[0]) return false;
+    for (int64_t i = 0; i < body->in_count; i++)
+        if (body->in[i] == n->in[1]) out->ids = i;
+    const int64_t input = out->ids < 0 ? -1 : bound_input(b, call, backward, out->ids);
+    if (input < 0) return false;
+    out->ids_value = call->node->in[input];
+    out->places = weft_desc_elems(wefti_in(n, 1));
+    return out->places < wefti_in(n, 0)->shape[0];
+}
+
+bool wefti_rows_looked_up(const wefti_emitter *b, int32_t k, int32_t v, bool backward) {
+    table_look_up x;
+    return find_look_up(b, &b->dec->calls[k], v, backward, &x);
+}
+
+weft_status wefti_rows_look_up(wefti_emitter *b, wefti_section s, int32_t k, int32_t v,
+                               bool backward, int32_t micro, int32_t *out) {
+    const wefti_call_plan *call = &b->dec->calls[k];
+    const wefti_value_info *info = &b->root->values[v];
+    table_look_up x;
+    (void)find_look_up(b, call, v, backward, &x);
+    const weft_body *body = body_of(b, call, backward);
+    const weft_desc *ids = &body->values[body->in[x.ids]].desc,
+                    *table = &body->values[body->in[x.table]].desc;
+    wefti_flight f = {.use = WEFTI_FLIGHT_NOW,
+                      .owner = -1,
+                      .name = info->name,
+                      .source = {b->param_buffer[v], 0},
+                      .rows = x.places,
+                      .row_bytes = weft_desc_bytes(table) / table->shape[0]};
+    WEFT_TRY(wefti_buffer_add(b, x.places * (int64_t)sizeof(int32_t),
+                              wefti_build_name(b, "rows to look up in ", info->name),
+                              &f.named.buffer));
+    WEFT_TRY(wefti_buffer_add(b, f.rows * f.row_bytes, wefti_build_name(b, "rows of ", info->name),
+                              out));
+    if (!f.rows || !f.row_bytes) return WEFT_OK;
+    WEFT_TRY(
+        call_op(b, s, WEFTI_OTHER, info->name, "rows_find", 1, ids,
+                (wefti_attr[]){WEFTI_I(vocab, table->shape[0]), {0}},
+                (wefti_buffer_ref[]){{*wefti_build_value(b, micro, x.ids_value), 0}, f.named}));
+    f.destination.buffer = *out;
+    WEFT_TRY(wefti_flight_rows(b, s, f, table->shape[0], &b->rows_move[v]));
+    return arrive(b, s);
+}
+
+/* Copies a node that looks up: its table has the rows that its ids name, in the order of
+ * rows_find. */
+static weft_status copy_look_up(const weft_body *from, const table_look_up *x, weft_body *to,
+                                int32_t *map) {
+    const weft_node *n = &from->nodes[x->node];
+    const wefti_attr attrs[] = {WEFTI_I(vocab, wefti_in(n, 0)->shape[0]), {0}};
+    int32_t node;
+    WEFT_TRY(wefti_body_add(to, wefti_op_find(to->graph->ops, "rows_find"), NULL, 1, &map[n->in[1]],
+                            attrs, n->scope, &node));
+    const int32_t in[] = {map[n->in[0]], to->nodes[node].out[1]};
+    return wefti_body_add_like(to, n, in, NULL, map, &node);
+}
+
+static weft_status fill_with_rows(const weft_body *from, const table_look_up *x, int count,
+                                  weft_body *to, int32_t *map) {
+    for (int64_t i = 0; i < from->in_count; i++) {
+        const wefti_value_info *info = &from->values[from->in[i]];
+        weft_desc desc = info->desc;
+        for (int k = 0; k < count; k++)
+            if (x[k].table == i) desc.shape[0] = x[k].places;
+        WEFT_TRY(wefti_body_input(to, desc, info->kind, info->name, &map[from->in[i]]));
+    }
+    for (int64_t n = 0; n < from->node_count; n++) {
+        int k = 0;
+        while (k < count && x[k].node != n) k++;
+        WEFT_TRY(k < count ? copy_look_up(from, &x[k], to, map)
+                           : wefti_body_copy_node(to, &from->nodes[n], map));
+    }
+    return wefti_copy_outputs(from, to, map);
+}
+
+weft_status wefti_rows_body(wefti_emitter *b, const wefti_call_plan *call, bool backward,
+                            const weft_body **body) {
+    table_look_up *x;
+    weft_body *fresh;
+    int32_t *map;
+    int count = 0;
+    WEFT_TRY(wefti_new_array(b->scratch, call->node->inputs, sizeof *x, &x));
+    for (int i = 0; i < call->node->inputs; i++)
+        count +=
+            call->node->in[i] >= 0 && find_look_up(b, call, call->node->in[i], backward, &x[count]);
+    if (!count) return WEFT_OK;
+    if (b->part) wefti_partition_use(b->part, *body);
+    WEFT_TRY(wefti_new_indices(b->scratch, (*body)->value_count, &map));
+    WEFT_TRY(wefti_body_create(b->g, (*body)->name, &fresh));
+    const weft_status status = fill_with_rows(*body, x, count, fresh, map);
+    if (status < 0) {
+        wefti_body_destroy(fresh);
+        return status;
+    }
+    return wefti_build_intern(b, fresh, body);
 }

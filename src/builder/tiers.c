@@ -258,7 +258,8 @@ enum { UPDATE_SLICE = 32 << 20 };
 
 /* Whether an update fetches part i, and stores it. */
 static bool is_fetched(const wefti_emitter *b, const wefti_update_draft *u, int i) {
-    return !u->on_host && u->part[i].home >= 0 && wefti_tier_below(b, u->part[i].home);
+    return !u->on_host && !u->by_rows && u->part[i].home >= 0 &&
+           wefti_tier_below(b, u->part[i].home);
 }
 
 /* Whether it stores any. All states have one tier. */
@@ -349,13 +350,18 @@ weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) {
     wefti_update_rule rule;
     wefti_layout layouts[4];
     const bool on_host = wefti_plan_updates_on_host(b->spec->plan, name);
+    bool by_rows;
+    weft_desc rows;
     const weft_desc here =
         wefti_sharding_desc(b->dec, &b->root->values[value].desc, &b->dec->sharding[value].state);
     if (u->known) return WEFT_OK;
     if (on_host) WEFT_TRY(host_scalars(b));
-    WEFT_TRY(wefti_update_routine(b, value, NULL, on_host, &rule, layouts, &u->routine));
+    WEFT_TRY(wefti_rows_away(b, value, &by_rows, &rows));
+    WEFT_TRY(wefti_update_routine(b, value, by_rows ? &rows : NULL, on_host, &rule, layouts,
+                                  &u->routine));
     *u = (wefti_update_draft){.known = true,
                               .on_host = on_host,
+                              .by_rows = by_rows,
                               .piece_bytes = weft_desc_bytes(&here),
                               .states = rule.states,
                               .slices = 1,

@@ -253,7 +253,9 @@ weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_des
     for (int i = 0; i < rule->states; i++)
         state_layouts[i] = rows && b->part ? b->dec->sharding[value].state
                                            : wefti_layout_replicated(rule->state_descs[i].rank);
-    if (rows) {
+    if (rows && here) {
+        WEFT_TRY(update_body_of(b, whole, here, rule, &body));
+    } else if (rows) {
         WEFT_TRY(wefti_rows_update(b, value, rule, &body));
     } else {
         WEFT_TRY(update_body(b, whole, rule, &fresh));
@@ -309,13 +311,23 @@ static wefti_update_operands operands_of(const wefti_update_draft *u, int32_t sl
     return at;
 }
 
+/* The touched rows of a table in a tier below device memory. at: where the table and its states
+ * lie. */
+static weft_status update_rows(wefti_emitter *b, wefti_section s, const wefti_update_of *of,
+                               const wefti_update_operands *at) {
+    wefti_update_operands rows;
+    WEFT_TRY(wefti_rows_bring(b, s, of->value, at, &rows));
+    WEFT_TRY(call_slice(b, s, of, 0, &rows));
+    return wefti_rows_return(b, s, of->value, at, &rows);
+}
+
 weft_status wefti_update_slices(wefti_emitter *b, wefti_section s, const wefti_update_of *of,
                                 const wefti_update_operands *whole) {
     wefti_update_draft *u = of->draft;
     for (int32_t slice = 0; slice < u->slices; slice++) {
         wefti_update_operands at = operands_of(u, slice, whole);
         WEFT_TRY(wefti_slice_take(b, s, u, slice, &at));
-        WEFT_TRY(call_slice(b, s, of, slice, &at));
+        WEFT_TRY(u->by_rows ? update_rows(b, s, of, &at) : call_slice(b, s, of, slice, &at));
         WEFT_TRY(wefti_slice_store(b, s, u, slice, &at));
     }
     return WEFT_OK;

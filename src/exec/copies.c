@@ -44,6 +44,123 @@ static weft_status end_file(wefti_rank_device *d, int64_t i) {
     return status;
 }
 
+/* ---- rows ---- */
+
+/* The rows of a copy: their numbers in the table, for the host. The device computes them, so its
+ * work must be done. */
+static weft_status read_rows(wefti_rank_device *d, const wefti_step *step, int64_t count) {
+    const wefti_location at = wefti_argument_location(d, step, 2);
+    if (d->row_cap < count) {
+        int32_t *more = wefti_realloc(d->rows, (size_t)count * sizeof *more);
+        WEFT_REQUIRE(more, WEFT_E_NOMEM, "no memory for the numbers of %lld rows",
+                     (long long)count);
+        d->rows = more;
+        d->row_cap = count;
+    }
+    WEFT_TRY(wefti_stream_copy(d->stream, d->rows, WEFTI_SPACE_HOST, wefti_rank_device_at(d, at),
+                               wefti_location_space(at), count * (int64_t)sizeof *d->rows));
+    return wefti_stream_finish(d->stream);
+}
+
+/* Most reads or writes of rows that are under way at once. */
+enum { ROWS_UNDER_WAY = 64 };
+
+/* Reads or writes rows of a file, to or from `memory`. Ends all that it begins. */
+static weft_status copy_file_rows(const wefti_rank_device *d, const wefti_program_move *move,
+                                  wefti_location table, unsigned char *memory, bool reads) {
+    wefti_disk_ticket *tickets[ROWS_UNDER_WAY];
+    const wefti_arena_block *block = wefti_arena_block_of(
+        &d->arenas[WEFTI_SPACE_DISK][wefti_location_term(table)], wefti_location_offset(table));
+    const int64_t begin = wefti_location_offset(table) - block->begin;
+    weft_status status = WEFT_OK;
+    int64_t begun = 0, ended = 0;
+    for (int64_t i = 0; i < move->rows && status >= 0; i++) {
+        unsigned char *row = memory + i * move->row_bytes;
+        const int64_t at = begin + d->rows[i] * move->row_bytes;
+        if (d->rows[i] < 0) continue;
+        if (begun - ended == ROWS_UNDER_WAY)
+            status = wefti_disk_stream_wait(block->file, tickets[ended++ % ROWS_UNDER_WAY]);
+        wefti_disk_ticket **ticket = &tickets[begun % ROWS_UNDER_WAY];
+        if (status >= 0)
+            status = reads ? wefti_disk_stream_read(block->file, at, move->row_bytes, row, ticket)
+                           : wefti_disk_stream_write(block->file, at, move->row_bytes, row, ticket);
+        if (status >= 0) begun++;
+    }
+    wefti_failure first;
+    wefti_failure_keep(status, &first);
+    while (ended < begun) {
+        const weft_status one =
+            wefti_disk_stream_wait(block->file, tickets[ended++ % ROWS_UNDER_WAY]);
+        if (one >= 0 || status < 0) continue;
+        status = one;
+        wefti_failure_keep(status, &first);
+    }
+    return status < 0 ? wefti_failure_tell(&first) : WEFT_OK;
+}
+
+/* Rows of a table on the disk. The copy has ended when this returns. */
+static weft_status copy_rows_of_file(wefti_rank_device *d, const wefti_program_move *move,
+                                     wefti_location table, wefti_location memory, bool reads) {
+    const wefti_byte_range range = {wefti_rank_device_at(d, memory), move->rows * move->row_bytes};
+    WEFT_TRY(wefti_stream_follow(d->copies, d->stream, d->copies_begin));
+    WEFT_TRY(wefti_stream_finish(d->copies));
+    if (wefti_stream_exposes(d->copies))
+        WEFT_TRY(wefti_stream_expose(d->copies, WEFTI_SPACE_DEVICE, &range, 1));
+    const weft_status status =
+        copy_file_rows(d, move, table, wefti_rank_device_at(d, memory), reads);
+    if (wefti_stream_exposes(d->copies)) wefti_stream_conceal(d->copies, &range, 1);
+    return status;
+}
+
+static weft_status copy_rows_of_host(wefti_rank_device *d, const wefti_program_move *move,
+                                     wefti_location table, wefti_location memory, bool reads) {
+    WEFT_TRY(wefti_stream_follow(d->copies, d->stream, d->copies_begin));
+    for (int64_t i = 0; i < move->rows; i++) {
+        const wefti_location of = wefti_location_plus(table, d->rows[i] * move->row_bytes),
+                             row = wefti_location_plus(memory, i * move->row_bytes);
+        const wefti_location to = reads ? row : of, from = reads ? of : row;
+        if (d->rows[i] >= 0)
+            WEFT_TRY(wefti_stream_copy(d->copies, wefti_rank_device_at(d, to),
+                                       wefti_location_space(to), wefti_rank_device_at(d, from),
+                                       wefti_location_space(from), move->row_bytes));
+    }
+    return WEFT_OK;
+}
+
+/* Zeros the rows that a fetch leaves, so that updates of them compute with numbers. */
+static weft_status zero_rest(wefti_rank_device *d, const wefti_program_move *move,
+                             wefti_location memory, int64_t count) {
+    const wefti_location rest = wefti_location_plus(memory, count * move->row_bytes);
+    return count == move->rows ? WEFT_OK
+                               : wefti_stream_fill(d->stream, wefti_rank_device_at(d, rest),
+                                                   wefti_location_space(rest), 0,
+                                                   (move->rows - count) * move->row_bytes);
+}
+
+/* Begins a copy of rows. Only the named rows move, and they stand before the others. */
+static weft_status post_rows(wefti_rank_device *d, const wefti_program_move *move,
+                             const wefti_step *step) {
+    const bool reads = wefti_step_fetches(step),
+               on_disk = wefti_step_tier(step) == WEFTI_SPACE_DISK;
+    const wefti_location from = wefti_argument_location(d, step, 0),
+                         to = wefti_argument_location(d, step, 1), table = reads ? from : to,
+                         memory = reads ? to : from;
+    const int64_t begin = d->trace ? wefti_now_ns() : 0;
+    int64_t count = 0;
+    WEFT_TRY(read_rows(d, step, move->rows));
+    while (count < move->rows && d->rows[count] >= 0) count++;
+    if (reads) wefti_rank_device_observe(d, memory, move->rows * move->row_bytes);
+    if (reads) WEFT_TRY(zero_rest(d, move, memory, count));
+    WEFT_TRY(on_disk ? copy_rows_of_file(d, move, table, memory, reads)
+                     : copy_rows_of_host(d, move, table, memory, reads));
+    if (d->trace)
+        wefti_trace_event(d->trace, d->rank,
+                          on_disk ? WEFTI_TRACK_COMMUNICATION : WEFTI_TRACK_KERNELS,
+                          wefti_copy_text(step), step->name, begin, wefti_now_ns(), 0,
+                          (double)(count * move->row_bytes));
+    return WEFT_OK;
+}
+
 static weft_status name_copy(weft_status status, const wefti_step *step) {
     return status < 0 ? wefti_prefix(status, "%s of '%s'", wefti_copy_text(step), step->name)
                       : WEFT_OK;
@@ -77,6 +194,7 @@ weft_status wefti_post_copy(wefti_rank_device *d, const wefti_program_move *move
                             const wefti_step *step) {
     const wefti_location from = wefti_argument_location(d, step, 0),
                          to = wefti_argument_location(d, step, 1);
+    if (move->rows) return name_copy(post_rows(d, move, step), step);
     if (wefti_step_tier(step) == WEFTI_SPACE_DISK) {
         wefti_rank_device_observe(d, to, move->bytes);
         return name_copy(post_file(d, move, step, from, to), step);
@@ -93,7 +211,9 @@ weft_status wefti_post_copy(wefti_rank_device *d, const wefti_program_move *move
     return WEFT_OK;
 }
 
-weft_status wefti_wait_copy(wefti_rank_device *d, const wefti_step *step) {
+weft_status wefti_wait_copy(wefti_rank_device *d, const wefti_program_move *move,
+                            const wefti_step *step) {
+    if (move->rows && wefti_step_tier(step) == WEFTI_SPACE_DISK) return WEFT_OK;
     if (wefti_step_tier(step) == WEFTI_SPACE_DISK) return wait_file(d, step);
     return wefti_stream_follow(d->stream, d->copies, d->copied);
 }

@@ -158,6 +158,7 @@ void wefti_rank_device_destroy(wefti_rank_device *d) {
     wefti_pool_destroy(d->pool);
     wefti_free(d->finding);
     wefti_free(d->files);
+    wefti_free(d->rows);
     wefti_free(d->directory);
     wefti_free(d);
 }

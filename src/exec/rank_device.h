@@ -49,6 +49,8 @@ struct wefti_rank_device {
     int64_t disk_limit;                 /* of their bytes; 0: none */
     wefti_file_move *files;             /* reads and writes under way, the oldest first */
     int64_t file_count, file_cap;
+    int32_t *rows; /* the rows of a copy */
+    int64_t row_cap;
     wefti_device_arena arenas[WEFTI_SPACES][WEFTI_TERMS];
     wefti_binding *bindings;
     int64_t binding_count, binding_cap;
@@ -109,7 +111,8 @@ void wefti_unbind(wefti_rank_device *d, const wefti_program *program);
 /* Begins a copy between spaces, and ends the oldest one of a move. */
 weft_status wefti_post_copy(wefti_rank_device *d, const wefti_program_move *move,
                             const wefti_step *step) WEFT_CHECKED;
-weft_status wefti_wait_copy(wefti_rank_device *d, const wefti_step *step) WEFT_CHECKED;
+weft_status wefti_wait_copy(wefti_rank_device *d, const wefti_program_move *move,
+                            const wefti_step *step) WEFT_CHECKED;
 /* Ends all copies that a failed section has posted. Returns `failure`. */
 weft_status wefti_end_copies(wefti_rank_device *d, weft_status failure) WEFT_CHECKED;
 

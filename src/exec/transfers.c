@@ -168,10 +168,11 @@ static weft_status begin_post(wefti_rank_device *d, wefti_binding *b, const weft
 /* Posts a copy between spaces or waits for it, and measures. */
 static weft_status run_copy(wefti_rank_device *d, const wefti_program *p, const wefti_step *step) {
     const bool posts = step->kind == WEFTI_STEP_POST;
+    const wefti_program_move *move = wefti_step_copy(p, step);
     const bool measures = wefti_profile_is_of(d->profile, p);
     wefti_profile_moment begin = {0};
     if (measures) begin = wefti_profile_now(d->profile);
-    WEFT_TRY(posts ? wefti_post_copy(d, wefti_step_copy(p, step), step) : wefti_wait_copy(d, step));
+    WEFT_TRY(posts ? wefti_post_copy(d, move, step) : wefti_wait_copy(d, move, step));
     if (measures) wefti_profile_add_copy(d->profile, step->move, begin, !posts);
     return WEFT_OK;
 }

@@ -31,7 +31,7 @@ typedef enum wefti_step_kind {
     WEFTI_STEP_COPY, /* args[0] destination, args[1] source */
     WEFTI_STEP_LOSS, /* the loss is known: stop before any update if it is not finite */
     WEFTI_STEP_POST, /* begin a move: args[0] source, args[1] destination; those of a transfer may
-                        be absent */
+                        be absent. A copy of rows has args[2], which names them */
     WEFTI_STEP_WAIT  /* end the oldest post of the move */
 } wefti_step_kind;
 
@@ -43,7 +43,11 @@ typedef enum wefti_move_way {
 typedef struct wefti_program_move {
     wefti_move_way way;
     int32_t transfer; /* RANKS: index in the partition; else -1 */
-    int64_t bytes;    /* SPACES; else 0 */
+    int64_t bytes;    /* SPACES; else 0. Of rows: the most */
+    /* A copy of rows: from their places in a table to rows behind each other in device memory
+     * (fetch), or back (store). args[2] names them: i32 [rows], in device memory. Row i of the
+     * others is row args[2][i] of the table; one below 0 is none. 0: the copy is of bytes. */
+    int64_t rows, row_bytes;
 } wefti_program_move;
 
 typedef enum wefti_phase { WEFTI_FORWARD, WEFTI_BACKWARD, WEFTI_UPDATE, WEFTI_OTHER } wefti_phase;
@@ -117,7 +121,7 @@ typedef enum wefti_tensor_role {
     X(SMALL, "whole: a step looks up as many rows as it has")                                      \
     X(STEPS, "whole: the step has several microbatches or stages, or keeps gradients or buddies")  \
     X(OPTIMIZER, "whole: the optimizer needs all of it")                                           \
-    X(TIER, "whole: it, its gradient or its optimizer state is not in device memory")
+    X(TIER, "whole: its gradient is not in device memory, or the host updates it")
 typedef enum wefti_rows_form {
 #define WEFTI_ROWS_FORM(name, text) WEFTI_ROWS_##name,
     WEFTI_ROWS_FORMS(WEFTI_ROWS_FORM)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # train.rows: auto. The checkpoints of sgd and adagrad are those of dense gradients: on one device, on two, and in two
 # processes. weft model says how tables are updated, and why. memory.offload: auto moves no table that is updated by rows.
+# Tables in host memory or on a disk have the checkpoints of tables in device memory, also when a run resumes.
 . tests/cli/run.inc
 
 cat >job.yaml <<EOF
@@ -23,6 +24,28 @@ for rule in sgd adagrad; do
         cmp $rule-none-$run/step-000000000004/model.safetensors $rule-auto-$run/step-000000000004/model.safetensors ||
             fail "$rule, run $run: train.rows changes the bits"
     done
+done
+for tier in host disk; do
+    for part in parameters optimizer; do
+        moves="${moves:-}${moves:+, }{match: \"*embed_tokens*\", what: $part, to: $tier}"
+    done
+    sed "\$a memory: {disk: {path: $work}, offload: [$moves]}" job.yaml >$tier.yaml
+    what="train.rows=auto train.optimizer=adam train.eval_every=2"
+    # shellcheck disable=SC2086
+    expect 0 '' train job.yaml $what checkpoint.dir=adam
+    # shellcheck disable=SC2086
+    expect 0 '' train $tier.yaml $what checkpoint.dir=adam-$tier
+    # shellcheck disable=SC2086
+    expect 0 '' train $tier.yaml $what checkpoint.dir=adam-$tier-2 checkpoint.every=2
+    rm -r adam-$tier-2/step-000000000004
+    # shellcheck disable=SC2086
+    expect 0 '' train $tier.yaml $what checkpoint.dir=adam-$tier-2 checkpoint.resume=true
+    for run in '' -2; do
+        cmp adam/step-000000000004/model.safetensors adam-$tier$run/step-000000000004/model.safetensors ||
+            fail "a table on the $tier, run '$run': the tier changes the bits"
+    done
+    rm -r adam
+    moves=''
 done
 expect 0 'embed_tokens.weight|rows|touches' model job.yaml train.rows=auto
 expect 0 '"rows": |embed_tokens.weight|touches' model job.yaml train.rows=auto --json

@@ -70,7 +70,8 @@ static void a_failed_section_leaves_no_copy(void **state) {
     wefti_location make[] = {here(WEFTI_TRANSIENT, 0), here(WEFTI_PERSISTENT, 0)};
     wefti_location more[] = {here(WEFTI_TRANSIENT, 1024), here(WEFTI_PERSISTENT, 0)};
     wefti_location loss[] = {here(WEFTI_PERSISTENT, 1024)};
-    wefti_program_move moves[] = {{WEFTI_WAY_SPACES, -1, ROW}, {WEFTI_WAY_SPACES, -1, ROW}};
+    const wefti_program_move move = {.way = WEFTI_WAY_SPACES, .transfer = -1, .bytes = ROW};
+    wefti_program_move moves[] = {move, move};
     wefti_step fails[] = {{.kind = WEFTI_STEP_POST, .name = "fetch", .args = fetch, .move = 0},
                           {.kind = WEFTI_STEP_LOSS, .name = "loss", .args = loss},
                           {.kind = WEFTI_STEP_WAIT, .name = "fetch", .args = fetch, .move = 0}};

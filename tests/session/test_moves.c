@@ -86,7 +86,8 @@ static int32_t add_move(wefti_program *p, int64_t bytes) {
     wefti_program_move *more = wefti_calloc((size_t)p->move_count + 1, sizeof *more);
     assert_non_null(more);
     if (p->move_count) memcpy(more, p->moves, (size_t)p->move_count * sizeof *more);
-    more[p->move_count] = (wefti_program_move){WEFTI_WAY_SPACES, -1, bytes};
+    more[p->move_count] =
+        (wefti_program_move){.way = WEFTI_WAY_SPACES, .transfer = -1, .bytes = bytes};
     wefti_free(p->moves);
     p->moves = more;
     return p->move_count++;

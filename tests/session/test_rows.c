@@ -1,6 +1,8 @@
 /* Gradients of tables as rows. sgd and adagrad give the bits of dense gradients, on any number of
  * devices and at every optimizer level. adam changes the touched rows alone. The dense gradient is
- * not made, and tables that another op reads stay dense. WEFT_TEST_SEED sets the seed. */
+ * not made, and tables that another op reads stay dense. Tables and states in host memory or on a
+ * disk have the bits of those in device memory, and only rows move. WEFT_TEST_SEED sets the seed.
+ */
 #include "session_models.h"
 
 #include "session/parts.h"
@@ -16,6 +18,7 @@ typedef struct trial {
     double clip;
     int64_t batch, seq;
     bool padded;
+    weft_tier parameters, states; /* of the tables */
 } trial;
 
 /* Two tables with more rows than places, one with fewer, and one that a product reads too. */
@@ -40,18 +43,39 @@ static weft_graph *tables(const trial *t) {
     return g;
 }
 
+static char folder[] = "/tmp/weft-rows-XXXXXX";
+
+static int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+static int remove_folder(void **state) {
+    (void)state;
+    return rmdir(folder);
+}
+
+static weft_plan *plan_for(const trial *t) {
+    weft_plan *plan;
+    if (t->devices == 1 && !t->parameters && !t->states) return NULL;
+    ASSERT_OK(weft_plan_create(t->devices, &plan));
+    if (t->level) ASSERT_OK(weft_plan_optimizer(plan, t->level, 0, 0));
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "second" : "wide";
+        ASSERT_OK(weft_plan_offload(plan, name, WEFT_OFFLOAD_PARAMETERS, t->parameters));
+        ASSERT_OK(weft_plan_offload(plan, name, WEFT_OFFLOAD_OPTIMIZER, t->states));
+    }
+    return plan;
+}
+
 static weft_session *session_for(const trial *t, weft_rows rows, weft_graph **out_graph) {
     weft_session_options o = plain_options(t->kind, t->clip);
-    weft_plan *plan = NULL;
+    weft_plan *plan = plan_for(t);
     weft_session *s;
     o.rows = rows;
     o.optimizer.weight_decay = 0;
     o.optimizer.initial_accumulator = 0.1;
-    if (t->devices > 1) {
-        ASSERT_OK(weft_plan_create(t->devices, &plan));
-        if (t->level) ASSERT_OK(weft_plan_optimizer(plan, t->level, 0, 0));
-    }
     o.plan = plan;
+    o.disk = folder;
     *out_graph = tables(t);
     if (weft_session_create(*out_graph, &o, &s) < 0)
         fail_msg("seed %llu: %s", (unsigned long long)t->seed, weft_error_message());
@@ -157,6 +181,53 @@ static void rows_have_the_bits_of_dense_gradients(void **state) {
             weft_graph_destroy(g[k]);
         }
     }
+}
+
+/* What the programs of a device copy to tiers and from them in a step, at most. */
+static int64_t moved(const weft_session *s, int32_t rank, int *row_copies) {
+    const wefti_program *p = s->views[0]->programs[rank];
+    int64_t bytes[WEFTI_SPACES], sum = 0;
+    wefti_program_moved(p, 1, bytes);
+    for (int i = 0; i < WEFTI_SPACES; i++) sum += bytes[i];
+    for (int32_t i = 0; i < p->move_count; i++) *row_copies += p->moves[i].rows > 0;
+    return sum;
+}
+
+static void tiers_change_no_bits(void **state) {
+    (void)state;
+    int copies = 0;
+    TEST_SEEDS(seed, 1, CASES) {
+        dice d = {seed, 1u << 24};
+        trial t = trial_of(seed);
+        weft_graph *g[2];
+        weft_session *s[2];
+        t.kind = (weft_optimizer_kind)roll(&d, WEFT_LAMB);
+        t.clip = roll(&d, 2) ? 0.01 : 0;
+        const weft_tier parameters = (weft_tier)roll(&d, WEFT_TIERS),
+                        states = (weft_tier)roll(&d, WEFT_TIERS);
+        for (int k = 0; k < 2; k++) {
+            s[k] = session_for(&t, WEFT_ROWS_AUTO, &g[k]);
+            train(s[k], &t);
+            t.parameters = parameters;
+            t.states = states;
+        }
+        assert_int_equal(form_of(s[1], "wide"), WEFTI_ROWS_TOUCHED);
+        /* Four states at most, there and back, and a look-up; of two tables. */
+        const int64_t most = 2 * 9 * t.batch * t.seq * DIM * (int64_t)weft_dtype_bytes(t.dtype);
+        for (int32_t r = 0; r < t.devices && !t.level; r++)
+            if (moved(s[1], r, &copies) > most)
+                fail_msg("WEFT_TEST_SEED=%llu: more than rows move", (unsigned long long)seed);
+        if (!same_tensors(s[0], s[1]))
+            fail_msg("WEFT_TEST_SEED=%llu (optimizer %d, %s, %d devices, level %d, parameters in "
+                     "tier %d, states in %d): bits differ",
+                     (unsigned long long)seed, t.kind, weft_dtype_text(t.dtype), t.devices, t.level,
+                     parameters, states);
+        for (int k = 0; k < 2; k++) {
+            weft_session_destroy(s[k]);
+            weft_graph_destroy(g[k]);
+        }
+    }
+    assert_true(test_one_seed() || copies > CASES);
 }
 
 /* With clipping and every optimizer that takes rows, N devices are one device up to rounding: at
@@ -280,12 +351,52 @@ static void the_dense_gradient_is_not_made(void **state) {
     assert_true(transient[1] < 16384); /* of the few rows, and of finding them */
 }
 
+/* The same table in a tier: device memory has room for the rows of a batch alone. */
+static void device_memory_holds_rows_alone(void **state) {
+    (void)state;
+    enum { LARGE = 100000, PLACES = 12 };
+    for (int tier = WEFT_TIER_HOST; tier <= WEFT_TIER_DISK; tier++) {
+        weft_graph *g;
+        weft_plan *plan;
+        ASSERT_OK(weft_graph_create(&g));
+        weft_value table =
+            weft_param(g, "table", matrix(LARGE, DIM), (weft_init){WEFT_INIT_ZEROS, 0});
+        weft_value in = weft_input(g, "ids", WEFT_DESC(WEFT_I32, PLACES));
+        weft_value y = weft_embedding(g, table, in, WEFT_F32);
+        weft_loss(g, weft_mean(g, weft_tanh(g, y), 0, NULL, false));
+        ASSERT_OK(weft_plan_create(1, &plan));
+        ASSERT_OK(weft_plan_offload(plan, "*", WEFT_OFFLOAD_PARAMETERS, (weft_tier)tier));
+        ASSERT_OK(weft_plan_offload(plan, "*", WEFT_OFFLOAD_OPTIMIZER, (weft_tier)tier));
+        weft_session_options o = plain_options(WEFT_ADAM, 0);
+        o.rows = WEFT_ROWS_AUTO;
+        o.plan = plan;
+        o.disk = folder;
+        weft_session *s = session_of(g, o);
+        const int32_t ids[PLACES] = {5, 99999, 70000, 5};
+        for (int step = 0; step < 3; step++) {
+            ASSERT_OK(weft_session_feed(s, 0, "ids", ids, sizeof ids));
+            ASSERT_OK(weft_session_step(s, 0.1, NULL));
+        }
+        const weft_session_memory m = weft_session_memory_of(s);
+        assert_int_equal(m.predicted_peak_bytes, m.observed_peak_bytes);
+        assert_true(m.predicted_peak_bytes < 16384);
+        int copies = 0;
+        assert_int_equal(moved(s, 0, &copies), (1 + 2 * 3) * PLACES * DIM * 4);
+        assert_int_equal(copies, 1 + 2 * 3);
+        weft_session_destroy(s);
+        weft_plan_destroy(plan);
+        weft_graph_destroy(g);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_have_the_bits_of_dense_gradients),
         cmocka_unit_test(devices_change_only_rounding),
         cmocka_unit_test(adam_changes_touched_rows_alone),
         cmocka_unit_test(the_dense_gradient_is_not_made),
+        cmocka_unit_test(tiers_change_no_bits),
+        cmocka_unit_test(device_memory_holds_rows_alone),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

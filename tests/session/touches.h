@@ -17,13 +17,33 @@ static inline bool overlaps(place a, place b) {
     return a.at.bits < b.at.bits + b.bytes && b.at.bits < a.at.bits + a.bytes;
 }
 
+/* The bytes from an address to the end of the tensor that has it. */
+static inline int64_t bytes_to_end(const wefti_program *p, wefti_location at) {
+    for (int32_t i = 0; i < p->tensor_count; i++) {
+        const wefti_tensor *x = &p->tensors[i];
+        const int64_t end = x->home.bits + weft_desc_bytes(&x->desc);
+        if (x->home.bits <= at.bits && at.bits < end) return end - at.bits;
+    }
+    fail_msg("no tensor has the rows");
+    return 0;
+}
+
+/* Of a copy between spaces. */
+static inline int64_t copied_bytes(const wefti_program *p, const wefti_step *step, int32_t a) {
+    const wefti_program_move *copy = wefti_step_copy(p, step);
+    const int32_t memory = wefti_step_fetches(step) ? 1 : 0;
+    if (!copy->rows) return copy->bytes;
+    if (a == 2) return copy->rows * (int64_t)sizeof(int32_t);
+    return a == memory ? copy->rows * copy->row_bytes : bytes_to_end(p, step->args[a]);
+}
+
 static inline int64_t argument_bytes(const wefti_program *p, const wefti_step *step, int32_t a) {
     const wefti_routine *r = step->routine;
     if (step->strides && step->strides[a]) return (int64_t)1 << 40; /* all iterations */
     if (step->kind == WEFTI_STEP_LOSS) return (int64_t)sizeof(double);
     if (step->kind == WEFTI_STEP_COPY)
         return (wefti_copy_rows(step) - 1) * step->pitch[a] + step->bytes;
-    if (wefti_step_copy(p, step)) return wefti_step_copy(p, step)->bytes;
+    if (wefti_step_copy(p, step)) return copied_bytes(p, step, a);
     if (step->kind != WEFTI_STEP_CALL) {
         const wefti_transfer *t =
             wefti_partition_transfer(p->partition, wefti_step_transfer_of(p, step));
@@ -38,7 +58,8 @@ static inline int64_t argument_bytes(const wefti_program *p, const wefti_step *s
 static inline int places_of(const wefti_program *p, const wefti_step *step, place *out) {
     const int32_t args = step->kind == WEFTI_STEP_CALL   ? step->routine->args
                          : step->kind == WEFTI_STEP_LOSS ? 1
-                                                         : 2;
+                         : wefti_step_copy(p, step) && wefti_step_copy(p, step)->rows ? 3
+                                                                                      : 2;
     int count = 0;
     assert_true(args < MOST_RANGES);
     for (int32_t a = 0; a < args; a++)

@@ -46,8 +46,10 @@ static void hand_open(hand *h, int32_t count) {
     h->mesh = wefti_plan_mesh(h->plan, 0);
     for (int32_t i = 0; i < HAND_MOVES; i++)
         h->moves[i] = i < HAND_TRANSFERS
-                          ? (wefti_program_move){WEFTI_WAY_RANKS, i, 0}
-                          : (wefti_program_move){WEFTI_WAY_SPACES, -1, 10 * (i - HAND_TRANSFERS)};
+                          ? (wefti_program_move){.way = WEFTI_WAY_RANKS, .transfer = i}
+                          : (wefti_program_move){.way = WEFTI_WAY_SPACES,
+                                                 .transfer = -1,
+                                                 .bytes = 10 * (i - HAND_TRANSFERS)};
     for (int32_t r = 0; r < count; r++) {
         wefti_program *p = &h->program[r];
         *p = (wefti_program){.rank = r, .mesh = h->mesh};
