@@ -474,7 +474,8 @@ static void say(state *s, weft_plan *p) {
         status = weft_plan_split_tensor(p, matches[below(s, 7)], layouts[below(s, 6)]);
         break;
     case 4:
-        status = weft_plan_optimizer(p, small(s), length(s), small(s));
+        status = once_in(s, 3) ? weft_plan_master(p, (weft_tier)below(s, 4))
+                               : weft_plan_optimizer(p, small(s), length(s), small(s));
         break;
     case 5:
         status =

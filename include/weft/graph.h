@@ -62,7 +62,8 @@ WEFT_API weft_value weft_input(weft_graph *graph, const char *name, weft_desc de
 /** A trainable parameter. Its full name is the path of cells and `name`, joined by dots
  * ("h.3.attn.qkv.weight"). To tie parameters, use one value twice (or in two cells): gradients
  * sum. Parameters are f32 (or f64 in f64 graphs); operations accept them beside bf16 activations. A
- * graph that is not trained may have bf16 parameters. */
+ * graph may have bf16 parameters if it is not trained, or if its plan has masters on the host
+ * (weft_plan_master): then the session has the parameter in f32. */
 WEFT_API weft_value weft_param(weft_graph *graph, const char *name, weft_desc desc, weft_init init);
 
 /** Freeze the parameters whose full names match `pattern` (with *, ? and [abc]), or train them

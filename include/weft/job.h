@@ -127,6 +127,7 @@ typedef struct weft_job_train {
     int64_t check_replicas;           /* steps; 0: never */
     weft_products products;
     weft_rows rows;
+    weft_tier master; /* DEVICE or HOST: as in weft_plan_master */
 } weft_job_train;
 
 typedef struct weft_job_checkpoint {

@@ -134,6 +134,11 @@ WEFT_API weft_status weft_model_complete(weft_model_config *config) WEFT_CHECKED
 WEFT_API weft_status weft_model_build(const weft_model_config *config, weft_model_use use,
                                       int64_t batch, int64_t seq, weft_dtype dtype,
                                       weft_graph **out) WEFT_CHECKED;
+/** The same with tables and weights of products in the type of activations, for training with
+ * masters (weft_plan_master): TRAIN, and EVAL and LOGITS beside it. */
+WEFT_API weft_status weft_model_build_master(const weft_model_config *config, weft_model_use use,
+                                             int64_t batch, int64_t seq, weft_dtype dtype,
+                                             weft_graph **out) WEFT_CHECKED;
 
 /** Convert config.json, in the form of transformers 4 or 5, to a complete config, and back.
  * gpt2-moe, mlp, lenet and resnet have no such form: they use model_type "weft-mlp" and so on,

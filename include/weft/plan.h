@@ -90,6 +90,13 @@ WEFT_API weft_status weft_plan_split_tensor(weft_plan *plan, const char *match,
  * whole. `shard`: number of replicas that share, 0: all. */
 WEFT_API weft_status weft_plan_optimizer(weft_plan *plan, int level, int64_t threshold,
                                          int shard) WEFT_CHECKED;
+/** Where the optimizer has its masters. DEVICE (the default): parameters are their own. HOST: the
+ * host of a device updates all parameters, with their states in its memory. A parameter that is
+ * bf16 in the graph, as those of weft_model_build_master, has an f32 master there. Device memory
+ * has its bf16 copy, which calls read. Sessions, checkpoints and digests know the master. Gradients
+ * go to the host in f32, and the copies come back. At levels 1 and 2 devices have pieces of
+ * parameters, as at level 3. Not beside rules of weft_op_place. */
+WEFT_API weft_status weft_plan_master(weft_plan *plan, weft_tier tier) WEFT_CHECKED;
 /** Pipeline of `stages` blocks of devices, with `microbatches` per step. `chunks`: virtual stages
  * per device (interleaved, zero_bubble; else 1). */
 WEFT_API weft_status weft_plan_pipeline(weft_plan *plan, int stages, int microbatches,

@@ -28,6 +28,7 @@ static weft_status new_tensor(wefti_emitter *b, const char *name, wefti_tensor_r
     p->tensors[count] = (wefti_tensor){.name = name,
                                        .role = role,
                                        .param = -1,
+                                       .copy = WEFTI_NOWHERE,
                                        .init = init,
                                        .whole = *whole,
                                        .desc = wefti_sharding_desc(b->dec, whole, &sharding),
@@ -114,6 +115,22 @@ static weft_status bind_input(wefti_emitter *b, int32_t v) {
     return WEFT_OK;
 }
 
+/* The persistent copy of a master, at the place that the sharing program has given it. */
+static weft_status bind_copy(wefti_emitter *b, int32_t v) {
+    const char *name = b->root->values[v].name;
+    const wefti_tensor *old = b->spec->shared ? wefti_program_tensor(b->spec->shared, name) : NULL;
+    const weft_desc whole = wefti_use_desc(b->dec, v),
+                    here = wefti_sharding_desc(b->dec, &whole, &b->dec->sharding[v].storage);
+    int32_t *out = &b->param_copy[v];
+    WEFT_TRY(wefti_buffer_persistent(b, weft_desc_bytes(&here),
+                                     wefti_build_name(b, "copy of ", name), out));
+    b->buffers[*out].param = b->param_index[v];
+    if (!old) return WEFT_OK;
+    b->buffers[*out].fixed = true;
+    b->buffers[*out].life.offset = wefti_location_offset(old->copy);
+    return WEFT_OK;
+}
+
 static weft_status bind_root_values(wefti_emitter *b) {
     const weft_body *root = b->root;
     for (int64_t i = 0; i < root->in_count; i++) {
@@ -125,13 +142,15 @@ static weft_status bind_root_values(wefti_emitter *b) {
             continue;
         }
         bool param = info->kind == WEFTI_VALUE_PARAM;
-        const wefti_space space =
-            param ? wefti_tier_space(b, WEFT_OFFLOAD_PARAMETERS, info->name) : WEFTI_SPACE_DEVICE;
+        const wefti_space space = b->dec->copied[v] ? WEFTI_SPACE_HOST
+                                  : param ? wefti_tier_space(b, WEFT_OFFLOAD_PARAMETERS, info->name)
+                                          : WEFTI_SPACE_DEVICE;
         WEFT_TRY(wefti_build_persistent(b, info->name,
                                         param ? WEFTI_TENSOR_PARAM : WEFTI_TENSOR_STATE, space,
                                         &info->desc, b->part ? &b->dec->sharding[v].storage : NULL,
                                         info->init, &b->param_buffer[v], &tensor));
         if (param) b->param_index[v] = tensor;
+        if (b->dec->copied[v]) WEFT_TRY(bind_copy(b, v));
         b->p->tensors[tensor].frozen = info->frozen;
         b->p->tensors[tensor].rows = b->dec->form[v];
     }
@@ -309,8 +328,11 @@ static weft_status train_buffers(wefti_emitter *b) {
     int64_t params = 0, frozen = 0;
     for (int64_t i = 0; i < b->root->in_count; i++) {
         const wefti_value_info *v = &b->root->values[b->root->in[i]];
-        WEFT_REQUIRE(v->kind != WEFTI_VALUE_PARAM || v->desc.dtype != WEFT_BF16, WEFT_E_ARG,
-                     "the parameter '%s' is bf16: a training's parameters are f32 or f64", v->name);
+        WEFT_REQUIRE(
+            v->kind != WEFTI_VALUE_PARAM || v->desc.dtype != WEFT_BF16, WEFT_E_ARG,
+            "the parameter '%s' is bf16, but a training's parameters are f32 or f64: train "
+            "it with an f32 master on the host (train.master: host, or weft_plan_master)",
+            v->name);
         if (v->kind == WEFTI_VALUE_PARAM && v->desc.dtype == WEFT_F64) b->p->norms_dtype = WEFT_F64;
         params += v->kind == WEFTI_VALUE_PARAM;
         frozen += v->frozen;
@@ -328,6 +350,9 @@ static void read_locations(wefti_emitter *b) {
     wefti_program *p = b->p;
     for (int32_t t = 0; t < p->tensor_count; t++)
         p->tensors[t].home = wefti_buffer_location(b, b->tensor_buffer[t]);
+    for (int64_t v = 0; v < b->root->value_count; v++)
+        if (b->param_index[v] >= 0)
+            p->tensors[b->param_index[v]].copy = wefti_buffer_location(b, b->param_copy[v]);
     wefti_buddy_place(b);
     p->scalars = wefti_buffer_location(b, b->scalars);
     p->host_scalars = wefti_buffer_location(b, b->host_scalars);
@@ -348,6 +373,7 @@ static weft_status new_tables(wefti_emitter *b) {
     int64_t values = b->root->value_count;
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->output_buffer));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_buffer));
+    WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_copy));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_move));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->rows_move));
     for (int i = 0; i < 2; i++)
@@ -476,6 +502,7 @@ static weft_status emit_program(wefti_decisions *dec, wefti_program **out) {
                        .one = -1,
                        .norms = -1};
     p->kind = dec->spec->kind;
+    p->masters = dec->own_root != NULL;
     p->holder = p->ward = p->gather_from = -1;
     weft_status status = emit(&b);
     if (status >= 0 && b.part && wefti_partition_reads(b.part)->lost)

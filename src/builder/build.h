@@ -178,6 +178,8 @@ typedef struct wefti_emitter {
     wefti_edge_traffic *edges;         /* per edge of the decisions */
     int32_t *output_buffer;            /* per root value that is a named output: its buffer, -1 */
     int32_t *param_buffer;             /* per root value: buffer of a parameter or state, -1 */
+    int32_t *param_copy;               /* per root value: buffer of the bf16 copy of a master, -1:
+                                          calls read param_buffer */
     int32_t *param_move;     /* per root value: the move that fetches a parameter, -1: none yet */
     int32_t *rows_move;      /* likewise its rows that a call looks up */
     int32_t *saved_move[2];  /* per call: the move that stores its saved block, and the one that
@@ -354,7 +356,8 @@ weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_des
 /* Where the operands of an update lie. */
 typedef struct wefti_update_operands {
     wefti_buffer_ref param, gradient, state[4];
-    int32_t named; /* rows of a table: the buffer of their numbers */
+    int32_t named;         /* rows of a table: the buffer of their numbers */
+    wefti_buffer_ref copy; /* of the new value, if the update makes one */
 } wefti_update_operands;
 /* Whose update it is: a parameter's, or a copy's that a buddy keeps. */
 typedef struct wefti_update_of {
@@ -447,6 +450,7 @@ typedef struct wefti_update_draft {
     int32_t next;          /* the slice to fetch next */
     bool on_host;          /* states stay there; fetches do not move them */
     bool by_rows;          /* the touched rows move, not slices: rows.c */
+    bool copies;           /* the parameter is a master: its last result is the new copy */
     int64_t piece_bytes;   /* of the parameter */
     int32_t slices;        /* 1: whole */
     int32_t routine, last; /* of every slice but the last; of the last one */
@@ -465,7 +469,7 @@ weft_status wefti_slice_store(wefti_emitter *b, wefti_section s, const wefti_upd
                               int32_t slice, const wefti_update_operands *at) WEFT_CHECKED;
 /* Updates on the host. send: begins to copy a slice's gradient to host memory, and its value unless
  * it lies there; *out: where the operands will be. arrive: ends these copies. return: begins to
- * copy the new value to device memory. */
+ * copy the new value, or the new copy of a master, to device memory. */
 weft_status wefti_slice_send(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
                              const wefti_update_operands *from, int32_t *out_number,
                              wefti_update_operands *out) WEFT_CHECKED;

@@ -160,7 +160,8 @@ static weft_status start(wefti_decisions *dec, const wefti_program_spec *spec, b
     WEFT_TRY(wefti_graph_derive(spec->graph, &dec->g));
     WEFT_TRY(wefti_arena_create(&dec->arena));
     WEFT_TRY(wefti_arena_create(&dec->requests));
-    return wefti_arena_create(&dec->scratch);
+    WEFT_TRY(wefti_arena_create(&dec->scratch));
+    return wefti_decide_masters(dec);
 }
 
 /* Gradients that are kept to be read add up whole. */
@@ -237,6 +238,7 @@ void wefti_decisions_free(wefti_decisions *dec) {
     wefti_free(dec->edges);
     wefti_arena_destroy(dec->requests);
     wefti_arena_destroy(dec->scratch);
+    wefti_body_destroy(dec->own_root);
     if (dec->released) return;
     for (int32_t i = 0; i < dec->grad_count; i++) wefti_cell_grad_free(&dec->grads[i]);
     wefti_free(dec->grads);

@@ -52,6 +52,7 @@ typedef struct wefti_gradient_key {
                                    given */
     wefti_recompute_mode recompute;
     const bool *rows; /* per input: its gradient may be rows */
+    const bool *wide; /* per input: it is the copy of a master, so its gradient is f32 */
     const bool *keep; /* per value: must be saved, not recomputed; NULL: none */
 } wefti_gradient_key;
 
@@ -110,7 +111,10 @@ typedef struct wefti_decisions {
     wefti_gradient_key *grad_keys; /* per gradient */
     int64_t grad_key_cap;
 
+    weft_body *own_root; /* masters.c: `root`, if some parameters have masters; else NULL */
+
     /* per root value */
+    bool *copied; /* a parameter that is f32 in `root`, and that calls read as its bf16 copy */
     wefti_sharding *sharding;
     bool *bound; /* an input of the root that this rank stores */
     bool *needs; /* a gradient is wanted */
@@ -166,6 +170,12 @@ weft_status wefti_decide_bound(const wefti_decisions *dec, int32_t stage, bool *
 weft_status wefti_new_array(wefti_arena *arena, int64_t count, size_t bytes,
                             void *out) WEFT_CHECKED;
 weft_status wefti_new_indices(wefti_arena *arena, int64_t count, int32_t **out) WEFT_CHECKED;
+
+/* masters.c: the parameters that calls read as copies of their masters. Makes a root in which these
+ * parameters have the description of the master. */
+weft_status wefti_decide_masters(wefti_decisions *dec) WEFT_CHECKED;
+/* The whole of a value as calls read it. */
+weft_desc wefti_use_desc(const wefti_decisions *dec, int32_t value);
 
 /* gradients.c: which calls have a backward pass, and for which gradients. */
 weft_status wefti_decide_gradients(wefti_decisions *dec) WEFT_CHECKED;

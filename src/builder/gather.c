@@ -25,16 +25,21 @@ static bool in_pieces(const wefti_emitter *b, int32_t v) {
            !wefti_layout_equal(&b->dec->sharding[v].storage, &b->dec->sharding[v].use);
 }
 
+/* What calls read of a parameter between two calls: it, or the copy of a master. */
+static int32_t home_of(const wefti_emitter *b, int32_t v) {
+    return b->param_copy[v] >= 0 ? b->param_copy[v] : b->param_buffer[v];
+}
+
 /* Whether the home of a value is that of a parameter in a tier below device memory. */
 static bool is_below(const wefti_emitter *b, int32_t v) {
     return v >= 0 && b->root->values[v].kind == WEFTI_VALUE_PARAM &&
-           wefti_tier_below(b, b->param_buffer[v]);
+           wefti_tier_below(b, home_of(b, v));
 }
 
 /* The buffer of device memory with this rank's piece of a parameter, which is there from now on. */
 static weft_status piece_of(wefti_emitter *b, wefti_section s, int32_t v, int32_t *out) {
     int32_t at = wefti_flight_find(b, WEFTI_FLIGHT_OPERAND, v);
-    *out = at < 0 ? b->param_buffer[v] : b->flights[at].destination.buffer;
+    *out = at < 0 ? home_of(b, v) : b->flights[at].destination.buffer;
     if (at < 0 && is_below(b, v)) {
         WEFT_TRY(wefti_tier_fetch(b, s, v, out));
         at = wefti_flight_find(b, WEFTI_FLIGHT_OPERAND, v);
@@ -43,8 +48,8 @@ static weft_status piece_of(wefti_emitter *b, wefti_section s, int32_t v, int32_
 }
 
 static weft_status new_buffer(wefti_emitter *b, int32_t v, int32_t *out) {
-    weft_desc here =
-        wefti_sharding_desc(b->dec, &b->root->values[v].desc, &b->dec->sharding[v].use);
+    const weft_desc whole = wefti_use_desc(b->dec, v),
+                    here = wefti_sharding_desc(b->dec, &whole, &b->dec->sharding[v].use);
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&here),
                               wefti_build_name(b, "gathered ", b->root->values[v].name), out));
     b->buffers[*out].param = b->param_index[v];
@@ -190,15 +195,17 @@ weft_status wefti_gather_packed(wefti_emitter *b, int count, const weft_desc *wh
 static void find_small(const wefti_emitter *b, const int32_t *values, int count, int *out,
                        int *out_count) {
     wefti_division first = {0}, x;
+    weft_dtype dtype = WEFT_F32;
     *out_count = 0;
     for (int i = 0; i < count; i++) {
         const wefti_sharding *s = &b->dec->sharding[values[i]];
-        const weft_desc *whole = &b->root->values[values[i]].desc;
-        if (!wefti_gather_packs(b, whole, &s->storage, &s->use, &x)) continue;
-        if (*out_count == 0) first = x;
-        if (*out_count && (!wefti_build_same_axes(&x, &first) ||
-                           whole->dtype != b->root->values[values[out[0]]].desc.dtype))
-            continue;
+        const weft_desc whole = wefti_use_desc(b->dec, values[i]);
+        if (!wefti_gather_packs(b, &whole, &s->storage, &s->use, &x)) continue;
+        if (*out_count == 0) {
+            first = x;
+            dtype = whole.dtype;
+        }
+        if (!wefti_build_same_axes(&x, &first) || whole.dtype != dtype) continue;
         out[(*out_count)++] = i;
     }
     if (*out_count > 1) b->p->fused[1] += *out_count;
@@ -221,7 +228,8 @@ static int place_in(const pack *p, int32_t v) {
 }
 
 static bool alike(const wefti_emitter *b, int32_t u, int32_t v) {
-    return wefti_desc_equal(&b->root->values[u].desc, &b->root->values[v].desc) &&
+    const weft_desc x = wefti_use_desc(b->dec, u), y = wefti_use_desc(b->dec, v);
+    return wefti_desc_equal(&x, &y) &&
            wefti_layout_equal(&b->dec->sharding[u].storage, &b->dec->sharding[v].storage) &&
            wefti_layout_equal(&b->dec->sharding[u].use, &b->dec->sharding[v].use);
 }
@@ -231,7 +239,7 @@ static bool alike(const wefti_emitter *b, int32_t u, int32_t v) {
  * transfers than a shallow one. */
 static weft_status find_transfer(wefti_emitter *b, int32_t v, int place, int32_t *out) {
     const wefti_sharding *x = &b->dec->sharding[v];
-    const weft_desc *whole = &b->root->values[v].desc;
+    const weft_desc of_use = wefti_use_desc(b->dec, v), *whole = &of_use;
     wefti_gathered *last = &b->gathered[place];
     const wefti_route *route;
     wefti_transfer *t;
@@ -265,7 +273,7 @@ static weft_status post(wefti_emitter *b, wefti_section s, int32_t v, int place)
     wefti_flight f = {.use = WEFTI_FLIGHT_GATHER,
                       .owner = v,
                       .name = b->root->values[v].name,
-                      .source = {b->param_buffer[v], 0}};
+                      .source = {home_of(b, v), 0}};
     WEFT_TRY(new_buffer(b, v, &f.destination.buffer));
     return wefti_flight_post(b, s, f, transfer);
 }
@@ -309,7 +317,7 @@ static weft_status post_packed(wefti_emitter *b, wefti_section s, int32_t k, boo
     if (pack_ahead(b) || count == 0) return WEFT_OK;
     for (int i = 0; i < count; i++) {
         int32_t v = values[i] = values[small[i]];
-        whole[i] = b->root->values[v].desc;
+        whole[i] = wefti_use_desc(b->dec, v);
         from[i] = b->dec->sharding[v].storage;
         to[i] = b->dec->sharding[v].use;
     }
@@ -325,7 +333,7 @@ static weft_status post_packed(wefti_emitter *b, wefti_section s, int32_t k, boo
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_OTHER,
                                wefti_build_name(b, "small pieces up to ", name),
                                b->p->routines[join]->args, &d));
-    for (int i = 0; i < count; i++) wefti_build_arg(b, d, i, b->param_buffer[values[i]], 0);
+    for (int i = 0; i < count; i++) wefti_build_arg(b, d, i, home_of(b, values[i]), 0);
     wefti_build_arg(b, d, count, f.source.buffer, 0);
     WEFT_TRY(wefti_build_end(b, d, join));
     WEFT_TRY(wefti_buffer_add(b, weft_desc_bytes(&p->gathered),
@@ -396,7 +404,7 @@ static weft_status gather_some(wefti_emitter *b, wefti_section s, const int32_t 
     wefti_draft_step *d;
     if (count == 0) return WEFT_OK;
     for (int i = 0; i < count; i++) {
-        whole[i] = b->root->values[values[i]].desc;
+        whole[i] = wefti_use_desc(b->dec, values[i]);
         from[i] = b->dec->sharding[values[i]].storage;
         to[i] = b->dec->sharding[values[i]].use;
         WEFT_TRY(piece_of(b, s, values[i], &piece[i]));
@@ -451,7 +459,7 @@ weft_status wefti_gather_operands(wefti_emitter *b, wefti_section s, int32_t k, 
     for (int i = 0; i < n->inputs; i++) {
         int32_t v = n->in[i];
         if (v < 0 || !reads(b, &b->dec->calls[k], i, backward)) continue;
-        (*out)[i] = *wefti_build_value(b, micro, v);
+        (*out)[i] = b->param_copy[v] >= 0 ? b->param_copy[v] : *wefti_build_value(b, micro, v);
         if (!in_pieces(b, v) && !is_below(b, v)) continue;
         if (b->copies > 1) { /* the first copy brings them for all copies */
             (*out)[i] = b->held[i];

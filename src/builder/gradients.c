@@ -28,7 +28,7 @@ static wefti_recompute_mode recompute_of(const wefti_decisions *dec, const char 
 }
 
 static weft_status cell_gradient(wefti_decisions *dec, wefti_call_plan *call, const bool *wanted,
-                                 const bool *given, const bool *rows) {
+                                 const bool *given, const bool *rows, const bool *wide) {
     weft_body *cell = call->node->callee;
     const bool *keep = call->local && call->recompute && !dec->spec->plan->recompute.communication
                            ? call->local->communicated
@@ -38,6 +38,7 @@ static weft_status cell_gradient(wefti_decisions *dec, wefti_call_plan *call, co
         if (dec->grads[i].cell != cell || key->recompute != call->recompute || key->keep != keep ||
             memcmp(key->wanted, wanted, (size_t)cell->in_count * sizeof *wanted) != 0 ||
             memcmp(key->rows, rows, (size_t)cell->in_count * sizeof *rows) != 0 ||
+            memcmp(key->wide, wide, (size_t)cell->in_count * sizeof *wide) != 0 ||
             memcmp(key->given, given, (size_t)cell->out_count * sizeof *given) != 0)
             continue;
         call->grad = i;
@@ -51,7 +52,7 @@ static weft_status cell_gradient(wefti_decisions *dec, wefti_call_plan *call, co
     int64_t count = dec->grad_count;
     WEFT_TRY(WEFT_GROW(dec->grads, count, dec->grad_cap));
     WEFT_TRY(WEFT_GROW(dec->grad_keys, count, dec->grad_key_cap));
-    WEFT_TRY(wefti_differentiate_keeping(dec->g, cell, wanted, given, call->recompute, keep,
+    WEFT_TRY(wefti_differentiate_keeping(dec->g, cell, wanted, given, call->recompute, keep, wide,
                                          &dec->grads[count]));
     dec->grad_count++; /* owned from here on */
     WEFT_TRY(own_outputs(&dec->grads[count]));
@@ -64,7 +65,7 @@ static weft_status cell_gradient(wefti_decisions *dec, wefti_call_plan *call, co
         WEFT_TRY(wefti_cell_grad_split(dec->g, &dec->grads[count], weights));
     }
     dec->grad_keys[count] =
-        (wefti_gradient_key){kept_wanted, kept_given, call->recompute, rows, keep};
+        (wefti_gradient_key){kept_wanted, kept_given, call->recompute, rows, wide, keep};
     call->grad = (int32_t)count;
     return WEFT_OK;
 }
@@ -125,7 +126,7 @@ weft_status wefti_decide_gradients(wefti_decisions *dec) {
         wefti_call_plan *call = &dec->calls[k];
         const weft_node *n = call->node;
         bool given[WEFTI_MAX_OUT_CALL], any_given = false, any_wanted = false, only_loss = true;
-        bool *wanted, *rows;
+        bool *wanted, *rows, *wide;
         WEFT_REQUIRE(n->outputs <= WEFTI_MAX_OUT_CALL, WEFT_E_NO_IMPL,
                      "%s: more than %d results of one cell", n->scope, WEFTI_MAX_OUT_CALL);
         WEFT_TRY(wefti_new_array(dec->scratch, n->inputs, sizeof *wanted, &wanted));
@@ -142,7 +143,9 @@ weft_status wefti_decide_gradients(wefti_decisions *dec) {
         call->recompute = recompute_of(dec, n->scope);
         WEFT_TRY(wefti_new_array(dec->scratch, n->inputs, sizeof *rows, &rows));
         WEFT_TRY(wefti_rows_candidates(dec, n, rows));
-        WEFT_TRY(cell_gradient(dec, call, wanted, given, rows));
+        WEFT_TRY(wefti_new_array(dec->scratch, n->inputs, sizeof *wide, &wide));
+        for (int i = 0; i < n->inputs; i++) wide[i] = n->in[i] >= 0 && dec->copied[n->in[i]];
+        WEFT_TRY(cell_gradient(dec, call, wanted, given, rows, wide));
         wefti_rows_record(dec, n, &dec->grads[call->grad], rows);
         call->differentiated = true;
         /* Fused passes save nothing, whatever the plan's recomputation mode. */

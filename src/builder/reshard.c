@@ -25,6 +25,10 @@ weft_status wefti_build_update_body(wefti_emitter *b, int32_t value, const weft_
             r.in_state[o] == WEFTI_LAYOUT_GIVEN ? WEFTI_LAYOUT_GIVEN : WEFTI_LAYOUT_OPEN;
         r.out[o] = r.in[o];
     }
+    if (body->out_count > 1 + states) { /* the copy of a master */
+        r.out_state[1 + states] = WEFTI_LAYOUT_GIVEN;
+        r.out[1 + states] = s->state;
+    }
     return wefti_partition_body(b->part, &r.spec, out);
 }
 

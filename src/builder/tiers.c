@@ -279,6 +279,11 @@ static bool sends_gradient(const wefti_update_draft *u) {
     return u->part[u->states + 1].home < 0;
 }
 
+/* Of `bytes` of a master. */
+static int64_t copy_bytes(const wefti_update_draft *u, int64_t bytes) {
+    return u->copies ? bytes / (int64_t)sizeof(float) * (int64_t)weft_dtype_bytes(WEFT_BF16) : 0;
+}
+
 /* The bytes of a row of all parts of an update's piece that are fetched or sent; 0: the update is
  * not divided. Ops that need facts about the whole tensor are not (those with a lowering). */
 static int64_t row_bytes(const wefti_emitter *b, const wefti_update_draft *u,
@@ -293,7 +298,7 @@ static int64_t row_bytes(const wefti_emitter *b, const wefti_update_draft *u,
             bytes += elems * (int64_t)weft_dtype_bytes(rule->state_descs[i].dtype);
     }
     const int64_t row = elems * (int64_t)weft_dtype_bytes(whole->dtype);
-    if (u->on_host) return row * (sends_value(b, u) + sends_gradient(u));
+    if (u->on_host) return row * (sends_value(b, u) + sends_gradient(u)) + copy_bytes(u, row);
     for (int i = rule->states; i < rule->states + 2; i++)
         if (is_fetched(b, u, i)) bytes += row;
     return bytes;
@@ -362,6 +367,7 @@ weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) {
     *u = (wefti_update_draft){.known = true,
                               .on_host = on_host,
                               .by_rows = by_rows,
+                              .copies = b->dec->copied[value],
                               .piece_bytes = weft_desc_bytes(&here),
                               .states = rule.states,
                               .slices = 1,
@@ -561,6 +567,15 @@ static weft_status send(wefti_emitter *b, wefti_section s, int32_t number, const
     return bytes ? wefti_flight_copy(b, s, f, bytes, &move) : WEFT_OK;
 }
 
+/* Room for what a slice's update makes for device memory. */
+static weft_status new_copy(wefti_emitter *b, const char *name, int64_t bytes,
+                            wefti_buffer_ref *out) {
+    *out = (wefti_buffer_ref){-1, 0};
+    WEFT_TRY(wefti_buffer_add(b, bytes, wefti_build_name(b, "copy of ", name), &out->buffer));
+    b->buffers[out->buffer].space = WEFTI_SPACE_HOST;
+    return WEFT_OK;
+}
+
 weft_status wefti_slice_send(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
                              const wefti_update_operands *from, int32_t *out_number,
                              wefti_update_operands *out) {
@@ -570,6 +585,7 @@ weft_status wefti_slice_send(wefti_emitter *b, wefti_section s, int32_t value, i
     int64_t unused;
     *out_number = b->ahead->number++;
     *out = *from;
+    if (u->copies) WEFT_TRY(new_copy(b, name, copy_bytes(u, bytes), &out->copy));
     for (int part = 0; part < u->states; part++)
         out->state[part] = slice_of(b, u, part, slice, &unused);
     if (!sends_gradient(u)) { /* it lies there, or is on its way from a pass */
@@ -586,14 +602,20 @@ weft_status wefti_slice_send(wefti_emitter *b, wefti_section s, int32_t value, i
 weft_status wefti_slice_return(wefti_emitter *b, wefti_section s, int32_t value, int32_t slice,
                                const wefti_update_operands *at, wefti_buffer_ref to) {
     const wefti_update_draft *u = &b->update[value];
-    const wefti_flight f = {.use = WEFTI_FLIGHT_STORE,
-                            .owner = -1,
-                            .name = b->root->values[value].name,
-                            .source = at->param,
-                            .destination = to};
-    const int64_t bytes = sent_bytes(u, slice);
+    wefti_flight f = {.use = WEFTI_FLIGHT_STORE,
+                      .owner = -1,
+                      .name = b->root->values[value].name,
+                      .source = at->param,
+                      .destination = to};
+    int64_t bytes = sent_bytes(u, slice);
     int32_t move = -1;
-    if (!sends_value(b, u) || !bytes) return WEFT_OK;
+    if (u->copies) {
+        f.source = at->copy;
+        f.destination = (wefti_buffer_ref){b->param_copy[value],
+                                           copy_bytes(u, slice * u->part[u->states].bytes)};
+        bytes = copy_bytes(u, bytes);
+    }
+    if (!(sends_value(b, u) || u->copies) || !bytes) return WEFT_OK;
     WEFT_TRY(make_room(b, s, bytes));
     return wefti_flight_copy(b, s, f, bytes, &move);
 }

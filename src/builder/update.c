@@ -13,8 +13,9 @@ static weft_dtype scalars_dtype(const weft_desc *param) {
     return param->dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32;
 }
 
+/* `copies`: the last result is the new value in bf16. */
 static weft_status update_body(wefti_emitter *b, const weft_desc *desc,
-                               const wefti_update_rule *rule, weft_body **out) {
+                               const wefti_update_rule *rule, bool copies, weft_body **out) {
     weft_body *body;
     int32_t in[8], node;
     WEFT_TRY(wefti_body_create(b->g, "update", &body));
@@ -39,6 +40,12 @@ static weft_status update_body(wefti_emitter *b, const weft_desc *desc,
             wefti_body_add(body, rule->op, NULL, operands + absent, in, rule->attrs, "", &node);
     for (int o = 0; status == WEFT_OK && o < body->nodes[node].outputs; o++)
         status = wefti_body_output(body, body->nodes[node].out[o]);
+    if (status == WEFT_OK && copies) {
+        int32_t copy;
+        status = wefti_build_node(body, "cast", 1, &body->nodes[node].out[0],
+                                  (wefti_attr[]){WEFTI_I(dtype, WEFT_BF16), {0}}, &copy);
+        if (status == WEFT_OK) status = wefti_body_output(body, copy);
+    }
     if (status < 0) {
         wefti_body_destroy(body);
         return status;
@@ -227,7 +234,8 @@ bool wefti_same_shape(const weft_desc *a, const weft_desc *b) {
 
 /* The body of the update of another device's piece, which has other sizes than this device's. */
 static weft_status update_body_of(wefti_emitter *b, const weft_desc *whole, const weft_desc *here,
-                                  const wefti_update_rule *rule, const weft_body **out) {
+                                  const wefti_update_rule *rule, bool copies,
+                                  const weft_body **out) {
     wefti_update_rule other = *rule;
     weft_body *fresh;
     for (int i = 0; i < rule->states; i++) {
@@ -236,7 +244,7 @@ static weft_status update_body_of(wefti_emitter *b, const weft_desc *whole, cons
         other.state_descs[i] = *here;
         other.state_descs[i].dtype = state->dtype;
     }
-    WEFT_TRY(update_body(b, here, &other, &fresh));
+    WEFT_TRY(update_body(b, here, &other, copies, &fresh));
     return wefti_build_intern(b, fresh, out);
 }
 
@@ -249,16 +257,16 @@ weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_des
     const weft_body *body;
     *rule = (wefti_update_rule){0};
     WEFT_TRY(b->spec->optimizer->rule(b->spec->optimizer->context, name, whole, rule));
-    const bool rows = wefti_rows_are(b->dec, value);
+    const bool rows = wefti_rows_are(b->dec, value), copies = on_host && b->dec->copied[value];
     for (int i = 0; i < rule->states; i++)
         state_layouts[i] = rows && b->part ? b->dec->sharding[value].state
                                            : wefti_layout_replicated(rule->state_descs[i].rank);
     if (rows && here) {
-        WEFT_TRY(update_body_of(b, whole, here, rule, &body));
+        WEFT_TRY(update_body_of(b, whole, here, rule, copies, &body));
     } else if (rows) {
         WEFT_TRY(wefti_rows_update(b, value, rule, &body));
     } else {
-        WEFT_TRY(update_body(b, whole, rule, &fresh));
+        WEFT_TRY(update_body(b, whole, rule, copies, &fresh));
         WEFT_TRY(wefti_build_intern(b, fresh, &body));
     }
     if (b->part && !rows) {
@@ -268,7 +276,7 @@ weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_des
         body = local->body;
     }
     if (here && !wefti_desc_equal(here, &body->values[body->in[0]].desc))
-        WEFT_TRY(update_body_of(b, whole, here, rule, &body));
+        WEFT_TRY(update_body_of(b, whole, here, rule, copies, &body));
     const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_UPDATE, .on_host = on_host};
     WEFT_TRY(wefti_build_find(b, &key, out));
     if (*out >= 0) return WEFT_OK;
@@ -296,8 +304,10 @@ static weft_status call_slice(wefti_emitter *b, wefti_section s, const wefti_upd
                     f64 ? (int64_t)offsetof(wefti_step_block, f64) : 0);
     /* Results replace their operands: the op writes in place, or the routine copies the result back
      * at its end if the op needed more than this piece. */
-    for (int32_t o = 0; o < r->outputs; o++)
+    const int32_t replaced = r->outputs - u->copies;
+    for (int32_t o = 0; o < replaced; o++)
         d->args[r->inputs + o] = d->args[r->alias[o] >= 0 ? r->alias[o] : o];
+    if (u->copies) wefti_build_arg(b, d, r->inputs + replaced, at->copy.buffer, at->copy.delta);
     return wefti_build_end(b, d, routine);
 }
 

@@ -26,6 +26,7 @@ static weft_status open_programs(wefti_job_programs *p, const weft_job *job, int
     p->devices = 1;
     if (o.plan) {
         WEFT_TRY(wefti_session_take_plan(o.plan, &of_plan, &p->plan));
+        p->plan->optimizer.master = WEFT_TIER_DEVICE; /* likewise */
         p->devices = p->plan->devices;
         WEFT_TRY(wefti_route_cache_create(&p->routes));
     }

@@ -8,7 +8,7 @@ enum { KEYS_NAMED = 8 };
 /* Settings that change how a run goes on, besides those of the model: prefixes of keys. */
 static const char *const settings[] = {"train.batch",     "train.accumulate", "train.precision",
                                        "train.optimizer", "train.schedule",   "train.clip",
-                                       "model.dropout",   "model.aux_loss"};
+                                       "train.master",    "model.dropout",    "model.aux_loss"};
 
 static bool is_setting(const char *path) {
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)

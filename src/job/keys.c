@@ -23,6 +23,7 @@ static const char *const offloads[] = {"none", "auto", WEFT_TIER_LIST(JOB_CHOICE
 static const char *const gradients[] = {"mean", "sum", NULL};
 static const char *const products[] = {WEFT_PRODUCTS_LIST(JOB_CHOICE_TEXT) NULL};
 static const char *const rows_of_tables[] = {WEFT_ROWS_LIST(JOB_CHOICE_TEXT) NULL};
+static const char *const masters[] = {"device", "host", NULL};
 static const char *const precisions[] = {[WEFT_F32] = "f32", [WEFT_BF16] = "bf16", NULL};
 
 /* The number of elements of a field that may be an array. */

@@ -406,6 +406,7 @@ static weft_status build_rest(const wefti_job_draft *draft, weft_plan *plan) {
                     weft_plan_recompute(plan, r->mode, r->cells.items[i].key, r->communication)));
     WEFT_TRY(build_offload(draft, plan));
     WEFT_TRY(build_place(draft, plan));
+    WEFT_TRY(weft_plan_master(plan, draft->job.train.master));
     WEFT_TRY(weft_plan_gradients_sum(plan, p->gradients == WEFT_GRADIENTS_SUM));
     WEFT_TRY(build_fusion(draft, plan, "allreduce", &p->fusion.allreduce));
     WEFT_TRY(build_fusion(draft, plan, "allgather", &p->fusion.allgather));
@@ -505,12 +506,15 @@ static weft_status plan_of_file(wefti_job_draft *draft, weft_plan **out) {
     else
         status = build_links(draft, plan);
     if (status >= 0) status = build_offload(draft, plan);
+    if (status >= 0 && given(draft, "train.master"))
+        status = weft_plan_master(plan, job->train.master);
     if (status < 0) {
         weft_plan_destroy(plan);
         return wefti_note(status, __func__, __FILE__, __LINE__);
     }
     p->devices = plan->devices;
     p->accumulate = job->train.accumulate = microbatches;
+    job->train.master = plan->optimizer.master;
     *out = plan;
     return WEFT_OK;
 }

@@ -171,6 +171,19 @@ static weft_status fill_recovery(wefti_job_draft *draft) {
     return WEFT_OK;
 }
 
+/* What the device has of a master is bf16. */
+static weft_status check_master(const wefti_job_draft *draft) {
+    const weft_job_train *t = &draft->job.train;
+    char where[512];
+    WEFT_REQUIRE(t->master == WEFT_TIER_DEVICE || t->precision == WEFT_BF16, WEFT_E_ARG,
+                 "%strain.master is host, which keeps bf16 parameters on the device, but "
+                 "train.precision is %s: set train.precision=bf16, or let the host update f32 "
+                 "parameters by parallel.place=[{match: \"*:update\", on: host}]",
+                 wefti_job_where(draft, wefti_job_mark_of(draft, "train.master"), where),
+                 weft_dtype_text(t->precision));
+    return WEFT_OK;
+}
+
 /* Elastic jobs whose worlds could not change. */
 static weft_status check_elastic(const wefti_job_draft *draft) {
     const weft_job_recovery *r = &draft->job.recovery;
@@ -249,6 +262,7 @@ static weft_status check(const wefti_job_draft *draft) {
     WEFT_TRY(check_checkpoint(draft));
     WEFT_TRY(check_elastic(draft));
     WEFT_TRY(check_limits(draft));
+    WEFT_TRY(check_master(draft));
     WEFT_TRY(check_memory(draft));
     if (!draft->plan) return WEFT_OK;
     int64_t parts = t->accumulate * draft->plan->copies;

@@ -45,8 +45,8 @@ void wefti_build_bert(const wefti_model_build *b) {
     weft_graph *g = b->g;
     const weft_model_config *c = b->c;
     weft_value tokens = wefti_tokens(b), targets = wefti_targets(b), share = wefti_share(b);
-    weft_value words = wefti_param(b, "embeddings.word_embeddings.weight", wefti_normal(0.02),
-                                   c->vocab, c->hidden, 0, 0);
+    weft_value words = wefti_weight(b, "embeddings.word_embeddings.weight", wefti_normal(0.02),
+                                    c->vocab, c->hidden, 0, 0);
     weft_value x = embed(b, tokens, words);
     for (int64_t layer = 0; layer < c->layers; layer++) x = block(b, x, layer);
     weft_cell_begin(g, "cls.predictions");
@@ -54,7 +54,7 @@ void wefti_build_bert(const wefti_model_build *b) {
     x = wefti_layer_norm(b, weft_gelu_erf(g, x), "transform.LayerNorm", c->hidden);
     weft_value shift = wefti_param(b, "bias", wefti_zeros(), c->vocab, 0, 0, 0);
     weft_value head =
-        c->untied ? wefti_param(b, "decoder.weight", wefti_normal(0.02), c->vocab, c->hidden, 0, 0)
+        c->untied ? wefti_weight(b, "decoder.weight", wefti_normal(0.02), c->vocab, c->hidden, 0, 0)
                   : words;
     wefti_model_end(b, weft_linear(g, x, head, shift, true), targets, share, WEFT_NO_VALUE);
 }

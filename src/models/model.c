@@ -273,11 +273,19 @@ weft_status weft_model_complete(weft_model_config *config) {
 
 weft_status weft_model_build(const weft_model_config *config, weft_model_use use, int64_t batch,
                              int64_t seq, weft_dtype dtype, weft_graph **out) {
-    return wefti_model_build_f8(config, use, batch, seq, dtype, false, out);
+    return wefti_model_build_of(config, use, batch, seq, dtype, (wefti_model_form){0}, out);
 }
 
-weft_status wefti_model_build_f8(const weft_model_config *config, weft_model_use use, int64_t batch,
-                                 int64_t seq, weft_dtype dtype, bool f8, weft_graph **out) {
+weft_status weft_model_build_master(const weft_model_config *config, weft_model_use use,
+                                    int64_t batch, int64_t seq, weft_dtype dtype,
+                                    weft_graph **out) {
+    return wefti_model_build_of(config, use, batch, seq, dtype, (wefti_model_form){.narrow = true},
+                                out);
+}
+
+weft_status wefti_model_build_of(const weft_model_config *config, weft_model_use use, int64_t batch,
+                                 int64_t seq, weft_dtype dtype, wefti_model_form form,
+                                 weft_graph **out) {
     weft_model_config c = *config;
     WEFT_TRY(weft_model_complete(&c));
     WEFT_REQUIRE(batch > 0, WEFT_E_ARG, "the batch is %lld: it must be 1 or more",
@@ -299,14 +307,14 @@ weft_status wefti_model_build_f8(const weft_model_config *config, weft_model_use
                  weft_family_text(c.family));
     WEFT_REQUIRE(dtype == WEFT_F32 || dtype == WEFT_BF16 || dtype == WEFT_F64, WEFT_E_ARG,
                  "activations of %s: they must be f32, bf16 or f64", weft_dtype_text(dtype));
-    WEFT_REQUIRE(!f8 || wefti_family_has(c.family, WEFTI_HEADS), WEFT_E_NO_IMPL,
+    WEFT_REQUIRE(!form.f8 || wefti_family_has(c.family, WEFTI_HEADS), WEFT_E_NO_IMPL,
                  "train.products: f8 is for models with blocks of attention, not for %s",
                  weft_family_text(c.family));
     weft_graph *g;
     WEFT_TRY(weft_graph_create(&g));
-    wefti_model_build b = {g, &c, use, batch, seq, .dtype = dtype, .f8 = f8};
+    wefti_model_build b = {g, &c, use, batch, seq, .dtype = dtype, .f8 = form.f8};
     b.param = b.weight = dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32;
-    if (use == WEFT_USE_DECODE) b.weight = dtype;
+    if (use == WEFT_USE_DECODE || form.narrow) b.weight = dtype;
     families[c.family].build(&b);
     weft_status status = weft_graph_status(g);
     if (status >= 0 && c.lora.rank) {

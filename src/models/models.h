@@ -15,14 +15,18 @@ typedef struct wefti_model_build {
     weft_dtype dtype; /* of activations */
     weft_dtype param; /* of parameters: f32, or f64 in f64 graphs */
     /* of tables and of weights of products: `param`; bf16 to DECODE in bf16, since a token costs
-     * the time to read them */
+     * the time to read them, and with masters */
     weft_dtype weight;
     bool f8; /* products with weights in blocks have operands in 8 bits */
 } wefti_model_build;
 
-/* weft_model_build with products in 8 bits; WEFT_E_NO_IMPL: the family has no blocks. */
-weft_status wefti_model_build_f8(const weft_model_config *config, weft_model_use use, int64_t batch,
-                                 int64_t seq, weft_dtype dtype, bool f8,
+/* weft_model_build with products in 8 bits (WEFT_E_NO_IMPL: the family has no blocks), or with
+ * tables and weights of products in the type of activations. */
+typedef struct wefti_model_form {
+    bool f8, narrow;
+} wefti_model_form;
+weft_status wefti_model_build_of(const weft_model_config *config, weft_model_use use, int64_t batch,
+                                 int64_t seq, weft_dtype dtype, wefti_model_form form,
                                  weft_graph **out) WEFT_CHECKED;
 /* weft_linear, of a block. */
 weft_value wefti_product(const wefti_model_build *b, weft_value x, weft_value weight,

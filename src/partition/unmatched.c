@@ -377,6 +377,14 @@ static weft_status check_home(const weft_plan *plan, const char *name, weft_offl
                        : what == WEFT_OFFLOAD_GRADIENTS ? "its gradient"
                                                         : "the parameter";
     const bool all = rule && states && !strcmp(rule->match, "*");
+    WEFT_REQUIRE(
+        !rule || what != WEFT_OFFLOAD_PARAMETERS || !plan->optimizer.master ||
+            rule->to == WEFT_TIER_DEVICE,
+        WEFT_E_ARG,
+        "optimizer.master (train.master) is host, but the entry of memory.offload for '%s' "
+        "keeps the parameter '%s' in tier %s; leave it out, since masters lie in host "
+        "memory and what calls read in device memory",
+        rule->match, name, wefti_tier_words[rule->to]);
     WEFT_REQUIRE(!rule || all || rule->to == WEFT_TIER_HOST ||
                      (!states && rule->to == WEFT_TIER_DEVICE),
                  WEFT_E_ARG,

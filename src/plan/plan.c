@@ -202,6 +202,14 @@ weft_status weft_plan_optimizer(weft_plan *plan, int level, int64_t threshold, i
     return WEFT_OK;
 }
 
+weft_status weft_plan_master(weft_plan *plan, weft_tier tier) {
+    PLAN_REQUIRED(plan);
+    WEFT_REQUIRE(tier == WEFT_TIER_DEVICE || tier == WEFT_TIER_HOST, WEFT_E_ARG,
+                 "optimizer.master is %d; known are device, host", (int)tier);
+    plan->optimizer.master = tier;
+    return WEFT_OK;
+}
+
 weft_status weft_plan_pipeline(weft_plan *plan, int stages, int microbatches,
                                weft_schedule schedule, int chunks) {
     PLAN_REQUIRED(plan);
@@ -355,6 +363,7 @@ weft_status wefti_plan_take_offload(weft_plan *plan, const weft_plan *from) {
     for (int64_t i = 0; i < from->place.count; i++)
         WEFT_TRY(weft_op_place(plan, from->place.rules[i].match,
                                wefti_place_words[from->place.rules[i].on]));
+    if (from->optimizer.master) plan->optimizer.master = from->optimizer.master;
     return WEFT_OK;
 }
 

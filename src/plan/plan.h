@@ -97,6 +97,8 @@ struct weft_plan {
         int64_t threshold; /* bytes; smaller parameters stay whole; default 0 here, 65536 in
                               MindSpore */
         int32_t shard;     /* devices that share one parameter's state; 0: all replicas */
+        weft_tier master;  /* HOST: the host updates all parameters; it has f32 masters of those
+                              that are bf16 in the graph */
     } optimizer;
     struct {
         int32_t stages; /* 1: no pipeline */
@@ -148,7 +150,7 @@ weft_status wefti_plan_split(weft_plan *plan, const char *match, const char *spl
                              const char *source) WEFT_CHECKED;
 weft_status wefti_plan_split_tensor(weft_plan *plan, const char *match, const char *layout,
                                     const char *source) WEFT_CHECKED;
-/* Adds the rules of `from` for lower tiers and for the host to the plan. */
+/* Adds the rules of `from` for lower tiers and for the host to the plan, and takes its masters. */
 weft_status wefti_plan_take_offload(weft_plan *plan, const weft_plan *from) WEFT_CHECKED;
 /* A deep copy. */
 weft_status wefti_plan_copy(const weft_plan *plan, weft_plan **out) WEFT_CHECKED;
@@ -178,7 +180,8 @@ bool wefti_plan_may_match(const wefti_strategy *strategy, const char *inside, co
 const wefti_tensor_strategy *wefti_plan_tensor(const weft_plan *plan, const char *name);
 int32_t wefti_plan_stage(const weft_plan *plan, const char *call); /* -1: no rule matches */
 bool wefti_plan_recomputes(const weft_plan *plan, const char *call);
-/* Whether the host updates the parameter `name`. plan NULL: no. */
+/* Whether the host updates the parameter `name`: a rule says so, or it has the masters. plan NULL:
+ * no. */
 bool wefti_plan_updates_on_host(const weft_plan *plan, const char *name);
 /* Whether the host may update any parameter. */
 bool wefti_plan_may_update_on_host(const weft_plan *plan);
@@ -192,7 +195,8 @@ const wefti_offload_rule *wefti_plan_offload_rule(const weft_plan *plan, weft_of
  * all. */
 bool wefti_plan_may_offload(const weft_plan *plan, weft_offload what, weft_tier tier);
 /* Whether devices that use the same region of a parameter keep pieces of it, not copies. They do at
- * level 3. At levels 1 and 2 they do so for parameters in a tier below device memory. */
+ * level 3. At levels 1 and 2 they do so for parameters in a tier below device memory, and for all
+ * with masters on the host. */
 bool wefti_plan_divides(const weft_plan *plan, const char *name);
 /* Whether programs depend on the plan. With one device they depend only on settings other than
  * splits. */

@@ -163,6 +163,9 @@ static weft_status check_optimizer(const weft_plan *plan) {
                  "each rank's own; modes semi and data share out, and a model that communicates "
                  "itself has slices as its parameters",
                  plan->optimizer.level);
+    WEFT_REQUIRE(!plan->optimizer.master || !plan->place.count, WEFT_E_ARG,
+                 "place: with masters on the host (train.master: host) the host updates all "
+                 "parameters; leave the entries of place out");
     for (int32_t s = 0; shard && s < (plan->pipeline.meshes ? plan->pipeline.stages : 1); s++) {
         const wefti_mesh *mesh = plan->pipeline.meshes ? &plan->pipeline.meshes[s] : &plan->mesh;
         int32_t each = wefti_mesh_size(mesh);

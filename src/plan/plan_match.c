@@ -73,6 +73,7 @@ bool wefti_plan_recomputes(const weft_plan *plan, const char *call) {
 
 bool wefti_plan_updates_on_host(const weft_plan *plan, const char *name) {
     char both[512];
+    if (plan && plan->optimizer.master == WEFT_TIER_HOST) return true;
     if (!plan || !plan->place.count ||
         snprintf(both, sizeof both, "%s:update", name) >= (int)sizeof both)
         return false;
@@ -83,6 +84,7 @@ bool wefti_plan_updates_on_host(const weft_plan *plan, const char *name) {
 }
 
 bool wefti_plan_may_update_on_host(const weft_plan *plan) {
+    if (plan && plan->optimizer.master == WEFT_TIER_HOST) return true;
     for (int64_t i = 0; plan && i < plan->place.count; i++)
         if (plan->place.rules[i].on == WEFTI_ON_HOST) return true;
     return false;
@@ -119,13 +121,15 @@ bool wefti_plan_may_offload(const weft_plan *plan, weft_offload what, weft_tier 
 
 bool wefti_plan_divides(const weft_plan *plan, const char *name) {
     const int level = plan->optimizer.level;
-    return level >= 3 ||
-           (level > 0 && wefti_plan_tier(plan, WEFT_OFFLOAD_PARAMETERS, name) != WEFT_TIER_DEVICE);
+    return level >= 3 || (level > 0 && (plan->optimizer.master != WEFT_TIER_DEVICE ||
+                                        wefti_plan_tier(plan, WEFT_OFFLOAD_PARAMETERS, name) !=
+                                            WEFT_TIER_DEVICE));
 }
 
 bool wefti_plan_matters(const weft_plan *plan) {
     return plan->devices > 1 || plan->copies > 1 || plan->recompute.mode != WEFT_RECOMPUTE_NONE ||
-           plan->offload.count > 0 || plan->place.count > 0;
+           plan->offload.count > 0 || plan->place.count > 0 ||
+           plan->optimizer.master != WEFT_TIER_DEVICE;
 }
 
 static const wefti_mesh *mesh_of(const weft_plan *plan, int32_t stage) {

@@ -270,16 +270,20 @@ static weft_status read_pipeline(const plan_parse_place *top, weft_plan *plan) {
 }
 
 static weft_status read_optimizer(const plan_parse_place *top, weft_plan *plan) {
-    static const char *const keys[] = {"level", "threshold", "shard_size", NULL};
+    static const char *const keys[] = {"level", "threshold", "shard_size", "master", NULL};
     const wefti_json *value = wefti_json_get(top->object, "optimizer");
     if (!value) return WEFT_OK;
     plan_parse_place at = inside(top, "optimizer", value);
     int64_t level = 0, threshold = 0, shard = 0;
+    int master = 0;
     WEFT_TRY(check_keys(&at, keys));
     WEFT_TRY(read_integer(&at, "level", INT32_MAX, &level));
     WEFT_TRY(read_integer(&at, "threshold", INT64_MAX, &threshold));
     WEFT_TRY(read_integer(&at, "shard_size", INT32_MAX, &shard));
-    return placed(weft_plan_optimizer(plan, (int)level, threshold, (int)shard), top);
+    WEFT_TRY(placed(weft_plan_optimizer(plan, (int)level, threshold, (int)shard), top));
+    if (!wefti_json_get(value, "master")) return WEFT_OK;
+    WEFT_TRY(read_choice(&at, "master", wefti_tier_words, &master));
+    return placed(weft_plan_master(plan, (weft_tier)master), top);
 }
 
 static weft_status read_recompute(const plan_parse_place *top, weft_plan *plan) {

@@ -180,8 +180,9 @@ static weft_status print_plan(const weft_plan *plan, wefti_text *out) {
     wefti_text_add(out, ",\n  \"mode\": \"%s\",\n", modes[plan->mode]);
     print_pipeline(plan, out);
     wefti_text_add(
-        out, "  \"optimizer\": {\"level\": %d, \"threshold\": %lld, \"shard_size\": %d},\n",
-        plan->optimizer.level, (long long)plan->optimizer.threshold, plan->optimizer.shard);
+        out, "  \"optimizer\": {\"level\": %d, \"threshold\": %lld, \"shard_size\": %d%s},\n",
+        plan->optimizer.level, (long long)plan->optimizer.threshold, plan->optimizer.shard,
+        plan->optimizer.master == WEFT_TIER_HOST ? ", \"master\": \"host\"" : "");
     wefti_text_add(out, "  \"accumulate\": %d,\n  \"copies\": %d,\n", plan->accumulate,
                    plan->copies);
     wefti_text_add(out, "  \"recompute\": {\"mode\": \"%s\", \"cells\": [",

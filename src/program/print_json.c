@@ -189,6 +189,7 @@ static void add_tensor(print_json_writer *w, const wefti_program *p, const weft_
     add_int(w, "offset", wefti_location_offset(t->home));
     if (wefti_location_space(t->home) != WEFTI_SPACE_DEVICE)
         add_text(w, "space", wefti_space_text(wefti_location_space(t->home)));
+    if (wefti_location_exists(t->copy)) add_int(w, "copy_offset", wefti_location_offset(t->copy));
     add_begin(w, p, plan, t);
     close(w, '}');
 }

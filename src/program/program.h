@@ -136,6 +136,8 @@ typedef struct wefti_tensor {
     weft_desc desc;
     weft_init init;
     wefti_location home;
+    wefti_location copy;  /* PARAM: the bf16 copy that calls read, of the same region, in device
+                             memory; absent: they read `home` */
     bool frozen;          /* PARAM: training does not change it */
     wefti_rows_form rows; /* PARAM */
     weft_desc whole;
@@ -192,6 +194,7 @@ typedef struct wefti_program {
                                    without a plan */
     bool all_microbatches;      /* FIRST runs all microbatches of a step: a pipeline, or interleaved
                                    copies */
+    bool masters;               /* parameters that are bf16 in the graph have f32 masters */
     bool own_norms; /* norms are summed over one device of each stage: the model is in manual
                        mode */
     wefti_step *steps[WEFTI_SECTIONS];

@@ -237,7 +237,10 @@ static weft_status take_plan(weft_session *s, const weft_plan *plan) {
     const bool forward = s->options.optimizer.kind == WEFT_NO_OPTIMIZER &&
                          !s->options.keep_gradients && s->options.microbatches == 1;
     WEFT_TRY(wefti_session_take_plan(plan, &s->options.microbatches, &s->plan));
-    if (forward) s->options.microbatches = 1; /* the plan's are of a step with an update */
+    if (forward) { /* the plan's are of a step with an update */
+        s->options.microbatches = 1;
+        s->plan->optimizer.master = WEFT_TIER_DEVICE;
+    }
     s->devices = plan->devices;
     return wefti_route_cache_create(&s->routes);
 }
@@ -445,6 +448,7 @@ static weft_status start_workers(weft_session *s) {
     }
     wefti_host_copies_move(s, workers); /* a newcomer may have stopped others */
     s->workers = workers;
+    s->copied = false;
     wefti_session_observe_devices(s);
     return WEFT_OK;
 }
@@ -534,6 +538,7 @@ weft_status weft_session_add(weft_session *s, weft_graph *graph, int *out_progra
     if (s->workers) {
         const weft_status status = extend(s);
         wefti_survivor_forget(&s->survivor);
+        s->copied = false;
         forget_transient(s); /* also after a failure: some devices have taken other memory */
         WEFT_TRY(status);
     }

@@ -93,6 +93,7 @@ struct weft_session {
     int64_t *rows;    /* first global row of each microbatch since the last update */
     double *of_ranks; /* [devices]: a number of each rank, while they are compared */
     int accumulated;  /* microbatches since the last update */
+    bool copied;      /* the copies of masters are those of their present values */
     wefti_bf16_compute bf16;
     wefti_before_update *before_update;
     void *before_update_context;
@@ -132,6 +133,10 @@ void wefti_session_stop(weft_session *s);
 
 /* give/give.c: a tensor has changed in another way than by a step. Call it on all ranks. */
 void wefti_session_changed(weft_session *s, wefti_tensor_role role);
+
+/* masters.c: makes the copies of masters again, unless only updates have changed these. Before
+ * passes. */
+weft_status wefti_session_copy_masters(weft_session *s) WEFT_CHECKED;
 
 /* Updates with the complete gradients, by s->rate and s->scale. It may be scattered then. */
 weft_status wefti_session_apply(weft_session *s) WEFT_CHECKED;

@@ -69,6 +69,7 @@ static weft_status move(weft_session *s, bool newcomers) {
     wefti_host_copies_move(s, workers);
     wefti_workers_destroy(s->workers);
     s->workers = workers;
+    s->copied = false;
     wefti_session_observe_devices(s);
     return WEFT_OK;
 }

@@ -129,6 +129,7 @@ void wefti_session_take_inputs(const weft_session *s, int64_t first) {
 /* Runs a forward pass, and the backward pass if the program has one. */
 static weft_status run_pass(weft_session *s, wefti_view *view, wefti_section section,
                             double *out_loss) {
+    WEFT_TRY(wefti_session_copy_masters(s));
     section_run run = run_of(s, view, section);
     WEFT_TRY(wefti_fail_world(s->world, wefti_host_copies_push(s, view, section)));
     weft_status status = wefti_workers_run(s->workers, run_device, &run);

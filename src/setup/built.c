@@ -301,9 +301,10 @@ weft_status wefti_built_graph_of(const wefti_built *b, const weft_model_config *
                                  int64_t samples, weft_graph **out) {
     const weft_job_pairs *frozen = &b->job->train.frozen;
     weft_graph *graph;
-    weft_status status = wefti_model_build_f8(config, WEFT_USE_TRAIN, samples, context_of(b),
-                                              b->job->train.precision,
-                                              b->job->train.products == WEFT_PRODUCTS_F8, &graph);
+    const wefti_model_form form = {.f8 = b->job->train.products == WEFT_PRODUCTS_F8,
+                                   .narrow = b->job->train.master == WEFT_TIER_HOST};
+    weft_status status = wefti_model_build_of(config, WEFT_USE_TRAIN, samples, context_of(b),
+                                              b->job->train.precision, form, &graph);
     if (status < 0) return status;
     for (int64_t i = 0; i < frozen->count && status >= 0; i++)
         status = weft_freeze(graph, frozen->items[i].key, !strcmp(frozen->items[i].value, "true"));
@@ -325,8 +326,9 @@ weft_status wefti_built_graph(wefti_built *b) {
 }
 
 weft_status wefti_built_eval_graph_of(const wefti_built *b, weft_graph **out) {
-    return weft_model_build(&b->model.config, WEFT_USE_EVAL, b->batch.micro, context_of(b),
-                            b->job->train.precision, out);
+    const wefti_model_form form = {.narrow = b->job->train.master == WEFT_TIER_HOST};
+    return wefti_model_build_of(&b->model.config, WEFT_USE_EVAL, b->batch.micro, context_of(b),
+                                b->job->train.precision, form, out);
 }
 
 weft_status wefti_built_eval_graph(wefti_built *b) {

@@ -525,7 +525,8 @@ static void allow(wefti_movable *m, const wefti_movable_costs *costs) {
                 wefti_plan_updates_on_host(m->plan, x->name);
             const bool by_rows = what != WEFT_OFFLOAD_SAVED && m->by_rows[x->group];
             for (int t = 0; t < WEFTI_RESIDENCY_TIERS; t++)
-                if (moves || by_rows || (on_host && tiers[t] != WEFT_TIER_HOST))
+                if (moves || by_rows || (on_host && tiers[t] != WEFT_TIER_HOST) ||
+                    (what == WEFT_OFFLOAD_PARAMETERS && m->plan->optimizer.master))
                     c->to[t].allowed = false;
         }
     }

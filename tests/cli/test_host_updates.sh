@@ -58,6 +58,53 @@ expect 0 '"host_bytes"' plan job.yaml parallel.mode=auto --devices 2 "$host" --j
 expect 1 "place|h.0.ln_1:layer_norm|'h.*:update'" model job.yaml 'parallel.place=[{match: "h.*", on: host}]'
 expect 1 "place|wte.weight|'wte.weight:update'" train job.yaml 'parallel.place=[{match: "wte.weight", on: host}]'
 expect 1 'parallel.place|host' model job.yaml 'parallel.place=[{match: "*:update", on: disk}]'
+# ---- masters on the host ----
+# A table or weight of a product takes 2 bytes of device memory, in place of 4 and its states. Its gradient goes to the
+# host, and 2 bytes come back; of other parameters the value goes too, and comes back.
+master='train.precision=bf16 train.master=host'
+# shellcheck disable=SC2086
+expect 0 predicted_peak_bytes model $small train.precision=bf16 --json
+peak=$(value predicted_peak_bytes <out) states=$(value optimizer_bytes <out) parameters=$(value parameter_bytes <out)
+# shellcheck disable=SC2086
+expect 0 host_moved_bytes model $small $master --json
+moved=$(value host_moved_bytes <out) kept=$(value host_bytes <out)
+narrow=$(((3 * parameters - moved) / 6))
+[ "$narrow" -gt $((parameters / 5)) ] && [ "$kept" -gt $((states + 4 * narrow)) ] || fail "$narrow of $parameters are bf16" out
+expect 0 "\"predicted_peak_bytes\": $((peak - states - 2 * narrow))" model $small $master --json
+expect 0 "\"host_bytes\": $kept|\"host_moved_bytes\": $moved|host copy" simulate $small $master --machine v100 --json
+expect 0 'copy of wte.weight' program $small $master --json
+# final_loss words...: of a run in bf16.
+final_loss() {
+    expect 0 'final loss' train job.yaml train.schedule.name=constant train.precision=bf16 "$@"
+    sed -n 's/.*final loss \([0-9.]*\).*/\1/p' out
+}
+# It learns as without the key (36c).
+awk -v a="$(final_loss)" -v b="$(final_loss train.master=host)" \
+    'BEGIN { exit !(a > 0 && b > 0 && (a - b) * (a - b) <= 1e-6 * a * a) }' || fail 'masters on the host learn otherwise' out
+# masters NAME words...: a run goes on from its masters with the same bits.
+masters() {
+    name=$1
+    shift
+    expect 0 'done' train job.yaml train.schedule.name=constant train.steps=6 $master "$@" checkpoint.dir="$name-whole"
+    expect 0 'done' train job.yaml train.schedule.name=constant train.steps=3 $master "$@" checkpoint.dir="$name-parts"
+    expect 0 'done' train "$name-parts" train.steps=6
+    expect 0 '0 differ' checkpoint diff "$name-whole" "$name-parts"
+}
+masters m-one
+masters m-zero --devices 2 parallel.optimizer.level=1 train.clip=0.5 train.accumulate=2
+masters m-full --devices 2 parallel.optimizer.level=3 train.optimizer.name=lamb
+expect 0 'done' launch -n 2 --no-logs "$weft" train job.yaml train.schedule.name=constant train.steps=6 $master --devices 2 \
+    parallel.optimizer.level=3 train.optimizer.name=lamb checkpoint.dir=m-two
+expect 0 '0 differ' checkpoint diff m-full-whole m-two
+expect 0 'done' train job.yaml train.schedule.name=constant train.steps=6 $master --devices 2 parallel.optimizer.level=1 train.clip=0.5 \
+    train.accumulate=2 recovery.enabled=true checkpoint.dir=m-recovering
+expect 0 '0 differ' checkpoint diff m-zero-whole m-recovering
+# What contradicts the key.
+expect 1 'train.master|train.precision|parallel.place' model job.yaml train.master=host
+expect 1 "train.master|memory.offload|'h.*'|parameter" model job.yaml $master 'memory.offload=[{match: "h.*", what: parameters, to: host}]'
+expect 1 'place|train.master' model job.yaml $master "$host"
+expect 1 'train.master|device|host' model job.yaml train.precision=bf16 train.master=disk
+
 # Rules that contradict.
 for to in device disk; do
     expect 1 "place|memory.offload|h.0.ln_1.weight|tier $to" model job.yaml "$host" memory.disk.path="$work" \

@@ -227,8 +227,8 @@ static void products_of_blocks_in_8_bits(void **state) {
     for (int family = 0; family < (int)WEFT_FAMILIES; family++) {
         const weft_model_config c = tiny((weft_family)family);
         weft_graph *g;
-        const weft_status status =
-            wefti_model_build_f8(&c, WEFT_USE_TRAIN, 2, 0, WEFT_BF16, true, &g);
+        const weft_status status = wefti_model_build_of(&c, WEFT_USE_TRAIN, 2, 0, WEFT_BF16,
+                                                        (wefti_model_form){.f8 = true}, &g);
         if (!wefti_family_has(c.family, WEFTI_HEADS)) {
             assert_int_equal(status, WEFT_E_NO_IMPL);
             ASSERT_MESSAGE(weft_family_text(c.family));

@@ -241,6 +241,34 @@ static void test_place(void **state) {
     weft_plan_destroy(copy);
 }
 
+/* With masters on the host, the host updates all parameters, of which devices have pieces. */
+static void test_master(void **state) {
+    (void)state;
+    weft_plan *plan = plan_of(2), *copy, *taken = plan_of(2);
+    bad(weft_plan_master(plan, WEFT_TIER_DISK), "optimizer.master|device|host");
+    good(weft_plan_master(plan, WEFT_TIER_DEVICE));
+    assert_false(wefti_plan_may_update_on_host(plan));
+    good(weft_plan_optimizer(plan, 1, 0, 0));
+    assert_false(wefti_plan_divides(plan, "h.0.weight"));
+    good(weft_plan_master(plan, WEFT_TIER_HOST));
+    good(wefti_plan_copy(plan, &copy));
+    good(wefti_plan_take_offload(taken, plan));
+    weft_plan_destroy(plan);
+    assert_true(wefti_plan_updates_on_host(taken, "h.0.weight"));
+    assert_true(wefti_plan_may_update_on_host(copy));
+    assert_true(wefti_plan_divides(copy, "h.0.weight"));
+    assert_int_equal(wefti_plan_tier(copy, WEFT_OFFLOAD_OPTIMIZER, "h.0.weight"), WEFT_TIER_HOST);
+    good(wefti_plan_check(copy));
+    good(weft_op_place(copy, "h.0.weight:update", "device"));
+    bad(wefti_plan_check(copy), "place|train.master");
+    weft_plan_destroy(copy);
+    weft_plan_destroy(taken);
+    plan = plan_of(1);
+    good(weft_plan_master(plan, WEFT_TIER_HOST));
+    assert_true(wefti_plan_matters(plan));
+    weft_plan_destroy(plan);
+}
+
 static void test_splits(void **state) {
     (void)state;
     weft_plan *plan = plan_2x4();
@@ -526,6 +554,7 @@ int main(void) {
         cmocka_unit_test(test_refused_values),   cmocka_unit_test(test_checks),
         cmocka_unit_test(test_stage_meshes),     cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_offload),          cmocka_unit_test(test_place),
+        cmocka_unit_test(test_master),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }

@@ -190,6 +190,10 @@ static void test_refused(void **state) {
                    "plan.json|tensors[0]");
     refused_member("\"optimizer\": {\"level\": 4}", "plan.json: optimizer.level is 4");
     refused_member("\"recompute\": {\"cells\": [1]}", "plan.json|recompute.cells[0]");
+    refused_member("\"optimizer\": {\"master\": \"disk\"}",
+                   "plan.json|optimizer.master|device|host");
+    refused_member("\"optimizer\": {\"master\": \"hots\"}",
+                   "plan.json|optimizer.master|hots|device|host");
     refused_member("\"offload\": {}", "plan.json|offload");
     refused_member("\"place\": [{\"match\": \"h:update\"}]", "plan.json|place[0]|on");
     refused_member("\"place\": [{\"match\": \"h:update\", \"on\": \"hots\"}]",
@@ -268,6 +272,7 @@ static weft_plan *random_plan(uint64_t seed) {
         good(weft_op_place(p, match, pick(r, 2) ? "host" : "device"));
         good(weft_plan_recompute(p, (weft_recompute)mode, cut > 1 ? match : NULL, cut & 1));
     }
+    if (pick(r, 2)) good(weft_plan_master(p, WEFT_TIER_HOST));
     p->links.measured = pick(r, 2);
     p->links.ranks_per_host = pick(r, 9);
     p->links.same_host = (wefti_measured_link){pick(r, 1000) / 7e7, 1 + pick(r, 1 << 30) / 3.0};

@@ -9,7 +9,8 @@
 typedef struct network {
     weft_graph *g;
     dice dice;
-    weft_dtype dtype;
+    weft_dtype dtype;         /* of activations */
+    weft_dtype param, weight; /* of parameters; of tables and weights of products */
     int64_t batch, seq, heads, head, hidden, vocab, channels, height, width;
     int op; /* number of the next scope in the cell */
     weft_value x, tokens, image, index;
@@ -22,7 +23,12 @@ static inline weft_desc net_desc(const network *n, int rank, const int64_t *shap
 static inline weft_value net_param(network *n, const char *name, double scale, int rank,
                                    const int64_t *shape) {
     weft_init init = {WEFT_INIT_NORMAL, scale};
-    return weft_param(n->g, name, net_desc(n, rank, shape), init);
+    return weft_param(n->g, name, weft_desc_of(n->param, rank, shape), init);
+}
+static inline weft_value net_weight(network *n, const char *name, double scale, int rank,
+                                    const int64_t *shape) {
+    weft_init init = {WEFT_INIT_NORMAL, scale};
+    return weft_param(n->g, name, weft_desc_of(n->weight, rank, shape), init);
 }
 
 /* One op, or one op and its parameters, in a scope. */
@@ -33,7 +39,7 @@ static inline weft_value net_linear(network *n, weft_value x, int64_t in, int64_
     bool transposed = roll(&n->dice, 2), biased = roll(&n->dice, 2);
     int64_t shape[2] = {transposed ? out : in, transposed ? in : out};
     weft_cell_begin(n->g, "o%d", n->op++);
-    weft_value w = net_param(n, "weight", 1 / sqrt((double)in), 2, shape);
+    weft_value w = net_weight(n, "weight", 1 / sqrt((double)in), 2, shape);
     weft_value b = biased ? net_param(n, "bias", 0.1, 1, &out) : WEFT_NO_VALUE;
     return weft_cell_end(n->g, weft_linear(n->g, x, w, b, transposed));
 }
@@ -119,7 +125,7 @@ static inline weft_value layer_feed_forward(network *n, weft_value x) {
 
 static inline weft_value net_heads(network *n, weft_value x, int64_t heads) {
     weft_cell_begin(n->g, "o%d", n->op++);
-    weft_value w = net_param(n, "weight", 0.3, 3, (int64_t[]){n->hidden, heads, n->head});
+    weft_value w = net_weight(n, "weight", 0.3, 3, (int64_t[]){n->hidden, heads, n->head});
     return weft_cell_end(n->g, weft_linear(n->g, x, w, WEFT_NO_VALUE, false));
 }
 
@@ -259,8 +265,9 @@ static inline weft_value layer_image(network *n, weft_value x) {
         weft_cell_begin(g, "o%d", n->op++);
         weft_value gamma = net_param(n, "weight", 1, 1, &out),
                    beta = net_param(n, "bias", 0.2, 1, &out);
-        weft_value mean = weft_state(g, "mean", net_desc(n, 1, &out), zeros);
-        weft_value var = weft_state(g, "var", net_desc(n, 1, &out), ones);
+        const weft_desc of_state = weft_desc_of(n->param, 1, &out);
+        weft_value mean = weft_state(g, "mean", of_state, zeros);
+        weft_value var = weft_state(g, "var", of_state, ones);
         y = weft_cell_end(g, weft_batch_norm(g, y, gamma, beta, mean, var, 0.1, 1e-2, true));
     }
     y = net_unary(n, y);
@@ -282,7 +289,7 @@ static inline weft_value layer_indexing(network *n, weft_value x) {
     switch (roll(&n->dice, 5)) {
     case 0:
         weft_cell_begin(g, "o%d", n->op++);
-        y = net_param(n, "weight", 0.5, 2, (int64_t[]){n->vocab, n->hidden});
+        y = net_weight(n, "weight", 0.5, 2, (int64_t[]){n->vocab, n->hidden});
         y = weft_cell_end(g, weft_embedding(g, y, n->tokens, n->dtype));
         break;
     case 1:
@@ -391,9 +398,10 @@ static inline weft_value net_shallow(network *n, weft_value x) {
 }
 
 /* A network of `cells` cells, some equal, some with parameters of others, with `batch` rows. */
-static inline weft_graph *random_network(uint64_t seed, int cells, int64_t batch,
-                                         weft_dtype dtype) {
-    network n = {.dice = {seed, 0}, .dtype = dtype, .batch = batch};
+static inline weft_graph *random_network_of(uint64_t seed, int cells, int64_t batch,
+                                            weft_dtype dtype, weft_dtype param, weft_dtype weight) {
+    network n = {
+        .dice = {seed, 0}, .dtype = dtype, .param = param, .weight = weight, .batch = batch};
     dice *d = &n.dice;
     n.seq = 2 + roll(d, 7);
     n.heads = 1 + roll(d, 6);
@@ -412,11 +420,11 @@ static inline weft_graph *random_network(uint64_t seed, int cells, int64_t batch
     n.image =
         weft_input(g, "image", net_desc(&n, 4, (int64_t[]){batch, n.channels, n.height, n.width}));
     weft_cell_begin(g, "stem");
-    weft_value table = net_param(&n, "table", 0.5, 2, (int64_t[]){n.vocab, n.hidden});
+    weft_value table = net_weight(&n, "table", 0.5, 2, (int64_t[]){n.vocab, n.hidden});
     weft_value x = NET_OP(&n, weft_embedding(g, table, n.tokens, dtype));
     x = weft_cell_end(g, net_shallow(&n, NET_OP(&n, weft_add(g, x, n.x))));
     weft_value early = x;
-    weft_value square = net_param(&n, "shared", 0.3, 2, (int64_t[]){n.hidden, n.hidden});
+    weft_value square = net_weight(&n, "shared", 0.3, 2, (int64_t[]){n.hidden, n.hidden});
     dice recipe = *d;
     for (int c = 0; c < cells; c++) {
         if (c == 0 || roll(d, 3) == 0) recipe = (dice){seed + 1000 + (uint64_t)c, 0};
@@ -436,6 +444,10 @@ static inline weft_graph *random_network(uint64_t seed, int cells, int64_t batch
     if (roll(d, 3) == 0) x = weft_tanh(g, x); /* outside of cells */
     weft_loss(g, net_loss(&n, x, table));
     return g;
+}
+static inline weft_graph *random_network(uint64_t seed, int cells, int64_t batch,
+                                         weft_dtype dtype) {
+    return random_network_of(seed, cells, batch, dtype, dtype, dtype);
 }
 
 #endif

@@ -358,7 +358,8 @@ static inline weft_status feed(weft_session *s, uint64_t microbatch) {
             else if (info.desc.dtype == WEFT_F64)
                 ((double *)data)[e] = wefti_philox_normal(microbatch, stream, (uint64_t)e);
             else
-                ((float *)data)[e] = wefti_philox_normal(microbatch, stream, (uint64_t)e);
+                wefti_store(info.desc.dtype, data, e,
+                            wefti_philox_normal(microbatch, stream, (uint64_t)e));
         status = weft_session_feed(s, 0, info.name, data, (size_t)info.bytes);
         free(data);
         if (status < 0) return status;

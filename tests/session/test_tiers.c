@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "backend/cpu/emulated.h"
 #include "base/fault.h"
 #include "base/gcm/gcm.h"
 #include "checkpoint/seal/seal.h"
@@ -271,6 +272,7 @@ static void compare(uint64_t seed, weft_session *a, weft_session *b) {
 
 static weft_status create(const trial *t, weft_graph *g, bool recovery, weft_session **out) {
     weft_session_options o = weft_session_defaults();
+    o.bf16 = t->dtype == WEFT_BF16 ? WEFT_BF16_NATIVE : WEFT_BF16_AUTO;
     o.optimizer.kind = t->optimizer;
     o.clip = t->clip;
     o.microbatches = t->microbatches;
@@ -321,6 +323,149 @@ static void tiers_change_nothing(void **state) {
     print_message("%d copies, %d of them to transient memory; %d updates on the host\n", all.copies,
                   all.stores, all.host_calls);
     if (!test_one_seed()) assert_true(all.copies > 100 && all.stores > 20 && all.host_calls > 50);
+}
+
+/* ---- masters on the host ---- */
+
+/* The copies of masters are those of their present values. Returns their number. */
+static int check_copies(uint64_t seed, const weft_session *s) {
+    int copies = 0;
+    for (int32_t r = 0; r < s->devices; r++) {
+        const wefti_program *p = s->views[0]->programs[r];
+        const wefti_rank_device *d = wefti_workers_device(s->workers, r);
+        for (int32_t i = 0; i < p->tensor_count; i++) {
+            const wefti_tensor *x = &p->tensors[i];
+            const int64_t elems = weft_desc_elems(&x->desc);
+            if (!wefti_location_exists(x->copy)) continue;
+            assert_int_equal(wefti_location_space(x->home), WEFTI_SPACE_HOST);
+            assert_int_equal(wefti_location_space(x->copy), WEFTI_SPACE_DEVICE);
+            const wefti_home master = wefti_rank_device_home(d, x->home, 4 * elems),
+                             copy = wefti_rank_device_home(d, x->copy, 2 * elems);
+            float *wide = malloc((size_t)elems * 4 + 1);
+            uint16_t *narrow = malloc((size_t)elems * 2 + 1);
+            ASSERT_OK(wefti_home_read(&master, 0, 4 * elems, wide));
+            ASSERT_OK(wefti_home_read(&copy, 0, 2 * elems, narrow));
+            for (int64_t e = 0; e < elems; e++)
+                if (!isnan(wide[e]) && narrow[e] != wefti_f32_to_bf16(wide[e]))
+                    fail_msg("seed %llu, rank %d: the copy of '%s' is not that of element %lld",
+                             (unsigned long long)seed, r, x->name, (long long)e);
+            free(wide);
+            free(narrow);
+            copies++;
+        }
+    }
+    return copies;
+}
+
+/* Doubles a parameter. */
+static void write_one(weft_session *s) {
+    weft_tensor_info info;
+    int k = 0;
+    do ASSERT_OK(weft_session_tensor(s, 0, k++, &info));
+    while (info.role != WEFT_ROLE_PARAM || strcmp(info.name, "stem.table") != 0);
+    float *x = malloc((size_t)info.bytes + 1);
+    ASSERT_OK(weft_session_read(s, 0, info.name, x, (size_t)info.bytes));
+    for (int64_t e = 0; e < weft_desc_elems(&info.desc); e++) x[e] *= 2;
+    ASSERT_OK(weft_session_write(s, 0, info.name, x, (size_t)info.bytes));
+    free(x);
+}
+
+/* A session trains a network in mixed precision, with parameters in f32 or with masters on the
+ * host. Both have an evaluation. */
+typedef struct mixed {
+    weft_graph *graphs[2];
+    weft_session *session;
+} mixed;
+
+static bool open_mixed(const trial *t, bool recovery, bool masters, mixed *out) {
+    int program;
+    *out = (mixed){.session = NULL};
+    for (int k = 0; k < 2; k++) {
+        out->graphs[k] = random_network_of(t->seed, t->cells, t->batch, WEFT_BF16, WEFT_F32,
+                                           masters ? WEFT_BF16 : WEFT_F32);
+        ASSERT_OK(weft_graph_status(out->graphs[k]));
+    }
+    if (create(t, out->graphs[0], recovery, &out->session) < 0) return false;
+    ASSERT_OK(weft_session_add(out->session, out->graphs[1], &program));
+    assert_int_equal(program, 1);
+    return true;
+}
+static void close_mixed(mixed *x) {
+    if (x->session) weft_session_destroy(x->session);
+    for (int k = 0; k < 2; k++) weft_graph_destroy(x->graphs[k]);
+}
+
+/* The loss of the evaluation. */
+static double evaluate(mixed *x) {
+    double loss;
+    for (int k = 0; k < weft_session_tensors(x->session, 1); k++) {
+        weft_tensor_info info;
+        ASSERT_OK(weft_session_tensor(x->session, 1, k, &info));
+        if (info.role != WEFT_ROLE_INPUT) continue;
+        void *zeros = calloc(1, (size_t)info.bytes + 1);
+        ASSERT_OK(weft_session_feed(x->session, 1, info.name, zeros, (size_t)info.bytes));
+        free(zeros);
+    }
+    return weft_session_forward(x->session, 1, &loss) < 0 ? NAN : loss;
+}
+
+static void same_loss(uint64_t seed, int step, double one, double other) {
+    if (one != other && !(isnan(one) && isnan(other)))
+        fail_msg("seed %llu, step %d: losses %.9g and %.9g", (unsigned long long)seed, step, one,
+                 other);
+}
+
+static void run_masters(uint64_t seed, totals *all, int *copies) {
+    trial t = trial_of(seed, false, 4);
+    dice d = {seed, 1u << 27};
+    mixed plain, masters;
+    t.dtype = WEFT_BF16;
+    t.batch = 24; /* products of few rows do not round weights */
+    const bool recovery = roll(&d, 4) == 0;
+    t.optimizer = (weft_optimizer_kind)roll(&d, WEFT_OPTIMIZERS);
+    ASSERT_OK(weft_plan_mode(t.plan, WEFT_PARALLEL_SEMI));
+    weft_graph *g = random_network_of(t.seed, t.cells, t.batch, WEFT_BF16, WEFT_F32, WEFT_F32);
+    ASSERT_OK(wefti_graph_wrap(g));
+    split_ops(&t, g);
+    weft_graph_destroy(g);
+    if (open_mixed(&t, recovery, false, &plain)) {
+        ASSERT_OK(weft_plan_master(t.plan, WEFT_TIER_HOST));
+        ASSERT_OK(weft_plan_offload(t.plan, "*", WEFT_OFFLOAD_GRADIENTS,
+                                    (weft_tier)roll(&d, WEFT_TIER_DISK)));
+        ASSERT_OK(
+            weft_plan_offload(t.plan, "*", WEFT_OFFLOAD_SAVED, (weft_tier)roll(&d, WEFT_TIERS)));
+        t.plan->offload.least = 1;
+        t.plan->offload.slice = 16 << roll(&d, 8);
+        assert_true(open_mixed(&t, recovery, true, &masters));
+        check_programs(&t, masters.session, all);
+        check_loops(seed, plain.session, masters.session);
+        for (int n = 0; n < STEPS; n++) {
+            same_loss(seed, n, step_of(&t, plain.session, n), step_of(&t, masters.session, n));
+            compare(seed, plain.session, masters.session);
+            *copies += check_copies(seed, masters.session);
+            same_loss(seed, n, evaluate(&plain), evaluate(&masters));
+            if (n == 0) write_one(plain.session);
+            if (n == 0) write_one(masters.session);
+        }
+        check_observed(masters.session);
+        close_mixed(&masters);
+    }
+    close_mixed(&plain);
+    weft_plan_destroy(t.plan);
+}
+
+/* Where products multiply bf16, masters on the host change no bit. */
+static void masters_change_nothing(void **state) {
+    (void)state;
+    totals all = {0};
+    int copies = 0;
+    wefti_cpu_tune(&wefti_cpu_emulated);
+    assert_int_equal(setenv("WEFT_ISA", "amx", 1), 0);
+    TEST_SEEDS(seed, 301, SANITIZED ? 3 : 8) run_masters(seed, &all, &copies);
+    wefti_cpu_tune(NULL);
+    (void)unsetenv("WEFT_ISA");
+    print_message("%d copies of masters; %d updates on the host\n", copies, all.host_calls);
+    if (!test_one_seed()) assert_true(copies > 50 && all.host_calls > 50);
 }
 
 /* ---- what goes wrong ---- */
@@ -478,7 +623,8 @@ static void keys_encrypt_the_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tiers_change_nothing), cmocka_unit_test(each_call_fails_in_turn),
-        cmocka_unit_test(limits_are_told), cmocka_unit_test(keys_encrypt_the_file)};
+        cmocka_unit_test(tiers_change_nothing), cmocka_unit_test(masters_change_nothing),
+        cmocka_unit_test(each_call_fails_in_turn), cmocka_unit_test(limits_are_told),
+        cmocka_unit_test(keys_encrypt_the_file)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

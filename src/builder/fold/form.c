@@ -66,6 +66,9 @@ static int64_t place_of(const wefti_program *p, wefti_location at) {
         if (t->role == WEFTI_TENSOR_PARAM && at.bits >= t->home.bits &&
             at.bits < t->home.bits + weft_desc_bytes(&t->desc))
             return t->home.bits;
+        if (wefti_location_exists(t->copy) && at.bits >= t->copy.bits &&
+            at.bits < t->copy.bits + weft_desc_bytes(&t->desc) / 2)
+            return t->copy.bits;
     }
     return at.bits;
 }
@@ -92,6 +95,7 @@ static uint64_t add_tensor(uint64_t digest, const wefti_tensor *t) {
     digest = wefti_digest_text(add(digest, t->role), t->name);
     digest = add_desc(add_desc(digest, &t->desc), &t->whole);
     digest = add(add(add(digest, t->home.bits), t->microbatches), t->stride);
+    digest = add(digest, t->copy.bits);
     digest = add(add(digest, t->layout.sum), t->layout.max);
     for (int d = 0; d < t->whole.rank; d++) {
         const wefti_dim_split *split = &t->layout.dim[d];

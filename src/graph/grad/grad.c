@@ -24,6 +24,7 @@ struct wefti_grad {
     const weft_body *cell;
     weft_body *raw;
     bool *need;           /* per value of the cell: its gradient is needed */
+    bool *wide;           /* per value of the cell: its gradient is f32, though it is bf16 */
     weft_value *seen;     /* its stand-in in the raw body */
     weft_value *gradient; /* its gradient so far */
     stand_in *stands;     /* per raw input */
@@ -78,14 +79,28 @@ static const weft_op_def *find_op(weft_graph *g, const char *name) {
     return op;
 }
 
+/* The description of the gradient of a value of the cell. */
+static weft_desc gradient_desc(const wefti_grad *g, int32_t value) {
+    weft_desc desc = g->cell->values[value].desc;
+    if (g->wide[value]) desc.dtype = WEFT_F32;
+    return desc;
+}
+
 static void contribute(wefti_grad *g, int32_t value, weft_value gradient, const char *who) {
     if (!wefti_graph_ok(g->graph)) return;
+    const weft_desc want = gradient_desc(g, value);
     weft_desc have = weft_value_desc(g->graph, gradient);
-    const weft_desc *want = &g->cell->values[value].desc;
-    if (!wefti_desc_equal(&have, want)) {
+    if (g->wide[value] && have.dtype == g->cell->values[value].desc.dtype) {
+        const weft_op_def *cast = find_op(g->graph, "cast");
+        const wefti_attr to = WEFTI_I(dtype, (int64_t)want.dtype);
+        if (!cast) return;
+        gradient = wefti_graph_add1(g->graph, cast, 1, &gradient, 1, &to);
+        have = weft_value_desc(g->graph, gradient);
+    }
+    if (!wefti_desc_equal(&have, &want)) {
         wefti_graph_fail(g->graph,
                          WEFT_RAISE(WEFT_E_BUG, "%s gives a gradient %s to an operand %s", who,
-                                    wefti_desc_text(&have).text, wefti_desc_text(want).text));
+                                    wefti_desc_text(&have).text, wefti_desc_text(&want).text));
         return;
     }
     if (g->gradient[value].id < 0) {
@@ -104,14 +119,14 @@ void wefti_grad_add(wefti_grad *g, const weft_node *n, int i, weft_value gradien
 
 void wefti_grad_add_reduced(wefti_grad *g, const weft_node *n, int i, weft_value gradient) {
     if (!wefti_grad_wanted(g, n, i) || !wefti_graph_ok(g->graph)) return;
-    const weft_desc *want = wefti_in(n, i);
+    const weft_desc want = gradient_desc(g, n->in[i]);
     weft_desc have = weft_value_desc(g->graph, gradient);
-    if (!wefti_desc_equal(&have, want)) {
+    if (!wefti_desc_equal(&have, &want)) {
         const weft_op_def *sum_to = find_op(g->graph, "sum_to");
         if (!sum_to) return;
-        wefti_ints shape = {.count = want->rank};
-        for (int d = 0; d < want->rank; d++) shape.v[d] = want->shape[d];
-        wefti_attr attrs[2] = {WEFTI_N(shape, shape), WEFTI_I(dtype, (int64_t)want->dtype)};
+        wefti_ints shape = {.count = want.rank};
+        for (int d = 0; d < want.rank; d++) shape.v[d] = want.shape[d];
+        wefti_attr attrs[2] = {WEFTI_N(shape, shape), WEFTI_I(dtype, (int64_t)want.dtype)};
         gradient = wefti_graph_add1(g->graph, sum_to, 1, &gradient, 2, attrs);
     }
     contribute(g, n->in[i], gradient, n->op->name);
@@ -139,6 +154,19 @@ static weft_status find_needed(wefti_grad *g, const bool *wanted) {
     return WEFT_OK;
 }
 
+/* What is made of copies of masters alone, as a slice of one, has a wide gradient too. */
+static void find_wide(wefti_grad *g, const bool *wide) {
+    const weft_body *cell = g->cell;
+    for (int64_t i = 0; i < cell->in_count && wide; i++) g->wide[cell->in[i]] = wide[i];
+    for (int64_t k = 0; k < cell->node_count && wide; k++) {
+        const weft_node *n = &cell->nodes[k];
+        bool all = n->inputs > 0;
+        for (int i = 0; i < n->inputs; i++) all = all && n->in[i] >= 0 && g->wide[n->in[i]];
+        for (int o = 0; o < n->outputs; o++)
+            g->wide[n->out[o]] = all && wefti_out(n, o)->dtype == WEFT_BF16;
+    }
+}
+
 static weft_status start_from_outputs(wefti_grad *g, const bool *given) {
     const weft_body *cell = g->cell;
     for (int32_t o = 0; o < cell->out_count; o++) {
@@ -162,9 +190,12 @@ static weft_status differentiate_node(wefti_grad *g, const weft_node *n) {
     return WEFT_OK;
 }
 
-static weft_status build_raw(wefti_grad *g, const bool *wanted, const bool *given) {
+static weft_status build_raw(wefti_grad *g, const bool *wanted, const bool *given,
+                             const bool *wide) {
     const weft_body *cell = g->cell;
     WEFT_NEW_ARRAY(g->need, bool, cell->value_count);
+    WEFT_NEW_ARRAY(g->wide, bool, cell->value_count);
+    find_wide(g, wide);
     WEFT_NEW_ARRAY(g->seen, weft_value, cell->value_count);
     WEFT_NEW_ARRAY(g->gradient, weft_value, cell->value_count);
     for (int64_t v = 0; v < cell->value_count; v++) g->seen[v] = g->gradient[v] = WEFT_NO_VALUE;
@@ -177,12 +208,12 @@ static weft_status build_raw(wefti_grad *g, const bool *wanted, const bool *give
 
 /* Runs the first pass with a builder of its own in the graph. If the pass leaves a sticky error in
  * the graph, returns it as its status and clears it. */
-static weft_status run_raw(wefti_grad *g, const bool *wanted, const bool *given,
+static weft_status run_raw(wefti_grad *g, const bool *wanted, const bool *given, const bool *wide,
                            wefti_builder *own) {
     weft_graph *graph = g->graph;
     wefti_builder *before = graph->builder;
     graph->builder = own;
-    weft_status st = build_raw(g, wanted, given);
+    weft_status st = build_raw(g, wanted, given, wide);
     if (!wefti_graph_ok(graph)) {
         st = wefti_adopt(graph->status, weft_graph_message(graph));
         graph->status = WEFT_OK;
@@ -405,14 +436,14 @@ static weft_status write_bodies(writer *w) {
 }
 
 static weft_status differentiate(wefti_grad *g, const bool *wanted, const bool *given,
-                                 wefti_recompute_mode recompute, const bool *keep,
+                                 wefti_recompute_mode recompute, const bool *keep, const bool *wide,
                                  wefti_builder *own, wefti_cell_grad *out) {
     WEFT_TRY(wefti_body_create(g->graph, g->cell->name, &g->raw));
     g->raw->streams = g->cell->streams; /* new random numbers differ from those of the forward
                                            pass */
     own->current = g->raw;
     own->scope = "";
-    WEFT_TRY(run_raw(g, wanted, given, own));
+    WEFT_TRY(run_raw(g, wanted, given, wide, own));
     writer w = {.g = g, .handles = own, .out = out, .rule = {recompute, keep}};
     weft_status st = write_bodies(&w);
     wefti_free(w.live);
@@ -427,21 +458,22 @@ static weft_status differentiate(wefti_grad *g, const bool *wanted, const bool *
 weft_status wefti_differentiate(weft_graph *graph, weft_body *cell, const bool *wanted,
                                 const bool *given, wefti_recompute_mode recompute,
                                 wefti_cell_grad *out) {
-    return wefti_differentiate_keeping(graph, cell, wanted, given, recompute, NULL, out);
+    return wefti_differentiate_keeping(graph, cell, wanted, given, recompute, NULL, NULL, out);
 }
 
 weft_status wefti_differentiate_keeping(weft_graph *graph, weft_body *cell, const bool *wanted,
                                         const bool *given, wefti_recompute_mode recompute,
-                                        const bool *keep, wefti_cell_grad *out) {
+                                        const bool *keep, const bool *wide, wefti_cell_grad *out) {
     WEFT_REQUIRE(wefti_graph_ok(graph), graph->status, "%s", weft_graph_message(graph));
     wefti_grad g = {.graph = graph, .cell = cell};
     wefti_cell_grad made = {.cell = cell};
     wefti_builder *own;
     WEFT_NEW(own, wefti_builder);
-    weft_status st = differentiate(&g, wanted, given, recompute, keep, own, &made);
+    weft_status st = differentiate(&g, wanted, given, recompute, keep, wide, own, &made);
     wefti_builder_destroy(own);
     wefti_body_destroy(g.raw);
     wefti_free(g.need);
+    wefti_free(g.wide);
     wefti_free(g.seen);
     wefti_free(g.gradient);
     wefti_free(g.stands);

@@ -25,7 +25,8 @@ weft_value wefti_grad_out(wefti_grad *g, const weft_node *n,
 weft_value wefti_grad_of(wefti_grad *g, const weft_node *n, int o);
 bool wefti_grad_wanted(wefti_grad *g, const weft_node *n,
                        int i); /* the gradient of input i is needed */
-/* Adds a term to the gradient of input i, with shape and dtype of that input. */
+/* Adds a term to the gradient of input i, with shape and dtype of that input. (The input may be the
+ * copy of an f32 master: then the term is cast.) */
 void wefti_grad_add(wefti_grad *g, const weft_node *n, int i, weft_value gradient);
 /* The same for an operand that was broadcast or has another dtype: sums `gradient` down to input
  * i. */
@@ -76,10 +77,11 @@ weft_status wefti_differentiate(weft_graph *g, weft_body *cell, const bool *want
                                 const bool *given, wefti_recompute_mode recompute,
                                 wefti_cell_grad *out) WEFT_CHECKED;
 /* The same. Values of the cell with keep[v] set are saved if the backward pass reads them, never
- * recomputed. */
+ * recomputed. The gradient of a bf16 input with wide[i] set is f32. NULL: none. */
 weft_status wefti_differentiate_keeping(weft_graph *g, weft_body *cell, const bool *wanted,
                                         const bool *given, wefti_recompute_mode recompute,
-                                        const bool *keep, wefti_cell_grad *out) WEFT_CHECKED;
+                                        const bool *keep, const bool *wide,
+                                        wefti_cell_grad *out) WEFT_CHECKED;
 /* Splits the backward body into two, grad->parts. Part 0 makes the gradients of inputs without
  * weights[i], and other gradients that the same nodes make. Part 1 makes the rest. The parts are
  * freed with the whole. */

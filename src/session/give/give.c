@@ -61,6 +61,7 @@ weft_status wefti_session_copy(weft_session *s) {
 
 void wefti_session_changed(weft_session *s, wefti_tensor_role role) {
     wefti_session_saving_captured(s);
+    if (role == WEFTI_TENSOR_PARAM) s->copied = false;
     if (role <= WEFTI_TENSOR_OPTIMIZER) wefti_survivor_changed(&s->survivor);
 }
 

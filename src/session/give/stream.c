@@ -241,6 +241,7 @@ static weft_status give_away(const wefti_giving *g, wefti_state_stream *x, int64
 
 weft_status wefti_state_give(weft_session *s, const wefti_giving *g, int64_t target) {
     wefti_state_stream x = {.s = s, .tensor = g->tensor};
+    s->copied = false;
     weft_status status = (s->world ? give_away : give_here)(g, &x, target);
     wefti_comm_unbind(x.endpoint);
     wefti_free(x.block);
