@@ -78,10 +78,15 @@ static weft_status read_from(const wefti_reader *r, int fd, int64_t at, int64_t 
 
 /* Some file systems, mostly network ones, give a file a new inode number after it was unused for a
  * while. So equal size and modification time also count as the same file. */
+static bool has_number_of(const struct stat *a, const struct stat *b) {
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+static bool has_time_of(const struct stat *a, const struct stat *b) {
+    return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
 static bool is_same(const struct stat *a, const struct stat *b) {
-    bool number = a->st_dev == b->st_dev && a->st_ino == b->st_ino;
-    return number || (a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
-                      a->st_mtim.tv_nsec == b->st_mtim.tv_nsec);
+    return has_number_of(a, b) || has_time_of(a, b);
 }
 
 static weft_status read_closed(const wefti_reader *r, int64_t at, int64_t bytes, void *to) {
@@ -210,7 +215,9 @@ int wefti_reader_take_file(const wefti_reader *r) {
     struct stat info;
     if (r->data || r->table || !may_stay_open()) return -1;
     const int fd = WEFTI_DISK(open(r->path, O_RDONLY | O_CLOEXEC));
-    if (fd >= 0 && !WEFTI_DISK(fstat(fd, &info)) && is_same(&info, &r->opened)) return fd;
+    if (fd >= 0 && !WEFTI_DISK(fstat(fd, &info)) && has_number_of(&info, &r->opened) &&
+        has_time_of(&info, &r->opened))
+        return fd;
     if (fd >= 0) (void)WEFTI_DISK_WATCH(close(fd));
     atomic_fetch_sub(&open_files, 1);
     return -1;

@@ -461,7 +461,6 @@ weft_status wefti_built_build(wefti_built *b) {
     WEFT_TRY(wefti_session_create(b->model.graph, &o, &b->session));
     if (b->model.eval_graph)
         WEFT_TRY(weft_session_add(b->session, b->model.eval_graph, &b->model.eval_program));
-    WEFT_TRY(wefti_built_fits_machine(b));
     return note_unmatched(b);
 }
 

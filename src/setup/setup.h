@@ -103,7 +103,8 @@ void wefti_built_limit_memory(wefti_built *b);
  * ahead: of a training with its validation, or of passes alone. */
 void wefti_built_hold_batches(wefti_built *b, bool trains);
 /* Once the session has its programs: if the job does not limit host memory, refuses what the
- * machine has no memory for beside device memory. Collective in a world. */
+ * machine has no memory for beside device memory. Collective in a world, so not for a newcomer,
+ * which builds while the others wait to meet its session. */
 weft_status wefti_built_fits_machine(const wefti_built *b) WEFT_CHECKED;
 /* After that: the graph to train. Refuses a plan that was made for another model. */
 weft_status wefti_built_graph(wefti_built *b) WEFT_CHECKED;

@@ -137,6 +137,7 @@ weft_status wefti_training_load(wefti_training *t, wefti_checkpoint **from) {
     t->record.resumes = resumes;
     WEFT_TRY(wefti_built_prepare(t->built));
     WEFT_TRY(wefti_built_build(t->built));
+    WEFT_TRY(wefti_built_fits_machine(t->built));
     WEFT_TRY(wefti_training_bind(t));
     WEFT_TRY(wefti_party_agree(&t->setup.party, wefti_training_lock_slices(t)));
     WEFT_TRY(wefti_training_load_parameters(t, from, resumes));

@@ -115,6 +115,7 @@ static weft_status set_up(wefti_training *t) {
     WEFT_TRY(wefti_built_same_job(t->built));
     WEFT_TRY(wefti_built_prepare(t->built));
     WEFT_TRY(wefti_built_build(t->built));
+    WEFT_TRY(wefti_built_fits_machine(t->built));
     WEFT_TRY(wefti_training_bind(t));
     return wefti_party_agree(&t->setup.party, wefti_training_lock_slices(t));
 }
