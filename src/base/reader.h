@@ -40,9 +40,9 @@ weft_status wefti_reader_take(const wefti_reader *r, int64_t at, int64_t bytes,
                               unsigned char **out) WEFT_CHECKED;
 weft_status wefti_reader_crc32c(const wefti_reader *r, int64_t at, int64_t bytes,
                                 uint32_t *out) WEFT_CHECKED;
-/* Opens the file once more, for a caller that reads it in its own way; wefti_reader_give_back the
- * descriptor. -1: the bytes do not lie in a file, or its name leads to another file by now, or too
- * many files are open. */
+/* A new descriptor of the file, for a caller that reads it in its own way. Close it with
+ * wefti_reader_give_back. -1: there is none. Either the bytes lie in no file, or the name leads to
+ * another file now, or too many files are open. */
 int wefti_reader_take_file(const wefti_reader *r);
 void wefti_reader_give_back(int fd);
 /* The file's path, as it was opened; NULL: bytes in memory. Borrowed. */
