@@ -163,6 +163,26 @@ void wefti_rank_device_destroy(wefti_rank_device *d) {
     wefti_free(d);
 }
 
+int64_t wefti_rank_device_lent(const wefti_rank_device *d) {
+    const wefti_device_arena *arena = &d->arenas[WEFTI_SPACE_DISK][WEFTI_PERSISTENT];
+    int64_t sum = 0;
+    for (int64_t i = 0; i < arena->count; i++)
+        sum += wefti_disk_stream_lent(arena->blocks[i].file, 0, arena->blocks[i].mapped);
+    return sum;
+}
+
+static weft_status reserve_disk(const wefti_rank_device *d) {
+    const wefti_device_arena *arena = &d->arenas[WEFTI_SPACE_DISK][WEFTI_PERSISTENT];
+    const int64_t own = arena->bytes + d->arenas[WEFTI_SPACE_DISK][WEFTI_TRANSIENT].bytes -
+                        wefti_rank_device_lent(d);
+    WEFT_REQUIRE(!d->disk_limit || own <= d->disk_limit, WEFT_E_NOMEM,
+                 "device %d needs %lld bytes on the disk, but the limit (memory.disk.size) is %lld",
+                 (int)d->rank, (long long)own, (long long)d->disk_limit);
+    for (int64_t i = 0; i < arena->count; i++)
+        WEFT_TRY(wefti_disk_stream_reserve(arena->blocks[i].file));
+    return WEFT_OK;
+}
+
 /* Copies the first `bytes` of an arena. */
 static weft_status take(wefti_rank_device *to, wefti_rank_device *from, wefti_space space,
                         wefti_term term, int64_t bytes) {
@@ -184,6 +204,7 @@ static weft_status take(wefti_rank_device *to, wefti_rank_device *from, wefti_sp
 }
 
 weft_status wefti_rank_device_take(wefti_rank_device *to, wefti_rank_device *from) {
+    WEFT_TRY(reserve_disk(to));
     for (int s = 0; s < WEFTI_SPACES; s++) {
         const wefti_device_arena *source = from->arenas[s];
         WEFT_TRY(take(to, from, (wefti_space)s, WEFTI_PERSISTENT, source[WEFTI_PERSISTENT].bytes));
@@ -309,26 +330,6 @@ static weft_status write_constants(wefti_rank_device *d, const wefti_program *p)
         WEFT_TRY(wefti_home_write(&home, 0, bytes, one));
     }
     return wefti_stream_publish(d->stream);
-}
-
-int64_t wefti_rank_device_lent(const wefti_rank_device *d) {
-    const wefti_device_arena *arena = &d->arenas[WEFTI_SPACE_DISK][WEFTI_PERSISTENT];
-    int64_t sum = 0;
-    for (int64_t i = 0; i < arena->count; i++)
-        sum += wefti_disk_stream_lent(arena->blocks[i].file, 0, arena->blocks[i].mapped);
-    return sum;
-}
-
-static weft_status reserve_disk(const wefti_rank_device *d) {
-    const wefti_device_arena *arena = &d->arenas[WEFTI_SPACE_DISK][WEFTI_PERSISTENT];
-    const int64_t own = arena->bytes + d->arenas[WEFTI_SPACE_DISK][WEFTI_TRANSIENT].bytes -
-                        wefti_rank_device_lent(d);
-    WEFT_REQUIRE(!d->disk_limit || own <= d->disk_limit, WEFT_E_NOMEM,
-                 "device %d needs %lld bytes on the disk, but the limit (memory.disk.size) is %lld",
-                 (int)d->rank, (long long)own, (long long)d->disk_limit);
-    for (int64_t i = 0; i < arena->count; i++)
-        WEFT_TRY(wefti_disk_stream_reserve(arena->blocks[i].file));
-    return WEFT_OK;
 }
 
 /* Whether a tensor has values from the start on, and is none of the programs before. */
