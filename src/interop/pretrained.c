@@ -12,6 +12,7 @@
 
 #include "base/digest/digest.h"
 #include "base/io.h"
+#include "base/map/map.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
@@ -136,7 +137,7 @@ typedef struct match {
     int64_t elems;
     weft_dtype dtype;
     const wefti_safetensors_entry *entry; /* of a follower that sees no files: void */
-    const char *name;                     /* of the tensor, the session's; set by `start` */
+    int64_t next;                         /* of the same tensor, set by `start`; -1: none */
 } match;
 
 /* A tensor of the files under its plain name (wefti_plain_name). */
@@ -155,6 +156,7 @@ typedef struct loading {
     file_tensor *tensors; /* of the set, ordered by name; one block with the names */
     match *matches;
     int64_t count, room;
+    wefti_map first; /* of a tensor's name: the number of its first match; made by `start` */
     wefti_text list; /* of the problem */
     int64_t wrong;
 } loading;
@@ -465,6 +467,7 @@ static weft_status share(loading *l, weft_status status) {
 static weft_status end(loading *l, weft_status status) {
     wefti_text_free(&l->list);
     wefti_free(l->matches);
+    wefti_map_free(&l->first);
     close_files(l);
     return status;
 }
@@ -539,9 +542,8 @@ static weft_status give(void *context, int32_t rank, const wefti_tensor *x, cons
     for (int d = 0; d < x->whole.rank; d++) whole.size[d] = x->whole.shape[d];
     wefti_region_span(box, &whole, x->whole.rank, &begin, &count);
     const bool lends = l->lends && count == weft_desc_elems(&x->desc);
-    for (int64_t i = 0; i < l->count; i++) {
+    for (int64_t i = wefti_map_find_text(&l->first, x->name); i >= 0; i = l->matches[i].next) {
         const match *m = &l->matches[i];
-        if (strcmp(m->name, x->name)) continue;
         *out = true;
         if (!lends || m->entry->desc.dtype != x->desc.dtype) continue;
         const int64_t first = m->first > begin ? m->first : begin;
@@ -559,9 +561,15 @@ static weft_status give(void *context, int32_t rank, const wefti_tensor *x, cons
 static weft_status start(loading *l, weft_session *session) {
     const wefti_values values = {give, l};
     for (int64_t i = 0; i < l->count; i++) {
+        match *m = &l->matches[i];
         weft_tensor_info t;
-        WEFT_TRY(weft_session_tensor(session, 0, l->matches[i].tensor, &t));
-        l->matches[i].name = t.name;
+        int64_t first;
+        m->next = -1;
+        WEFT_TRY(weft_session_tensor(session, 0, m->tensor, &t));
+        WEFT_TRY(wefti_map_add_text(&l->first, t.name, i, &first));
+        if (first == i) continue;
+        m->next = l->matches[first].next;
+        l->matches[first].next = i;
     }
     return wefti_session_start_with(session, &values);
 }
