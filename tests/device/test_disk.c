@@ -1,6 +1,6 @@
 /* Disk streams, by both engines: random reads and writes against memory, each request failed in
  * turn, full disks, and kills. weft-test: threads */
-#include "support.h"
+#include "disk_ways.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,28 +13,7 @@
 #include <sys/wait.h>
 
 #include "base/fault.h"
-#include "base/io.h"
-#include "device/disk.h"
 #include "unnamed_file.h"
-
-enum { FILE_BYTES = 1 << 20, OPERATIONS = 24, ROUNDS = SANITIZED ? 16 : 40 };
-
-static char folder[64];
-
-static int make_folder(void **state) {
-    (void)state;
-    (void)snprintf(folder, sizeof folder, "/var/tmp/weft-test-disk-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-static int remove_folder(void **state) {
-    (void)state;
-    return rmdir(folder);
-}
-
-static uint64_t random_below(uint64_t *seed, uint64_t end) {
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (*seed >> 20) % end;
-}
 
 static int names_in(const char *path) {
     DIR *d = opendir(path);
@@ -44,46 +23,6 @@ static int names_in(const char *path) {
         count += e->d_name[0] != '.' || e->d_name[1] == 'w';
     (void)closedir(d);
     return count;
-}
-
-/* How a stream works: the engine, whether it asks for the page cache, and whether it encrypts. */
-typedef struct way {
-    wefti_disk_engine engine;
-    bool cached, encrypted;
-} way;
-static const way ways[] = {{WEFTI_DISK_URING, false, false},
-                           {WEFTI_DISK_URING, true, false},
-                           {WEFTI_DISK_THREADS, false, false},
-                           {WEFTI_DISK_THREADS, true, false},
-#ifdef WEFT_HAVE_OPENSSL
-                           {WEFTI_DISK_URING, false, true},
-                           {WEFTI_DISK_URING, true, true},
-                           {WEFTI_DISK_THREADS, false, true},
-                           {WEFTI_DISK_THREADS, true, true}
-#endif
-};
-enum { WAYS = sizeof ways / sizeof *ways };
-
-static wefti_disk_options options_of(way w) {
-    return (wefti_disk_options){.directory = folder,
-                                .bytes = FILE_BYTES,
-                                .block = 1 << 14,
-                                .depth = 5,
-                                .engine = w.engine,
-                                .cached = w.cached,
-                                .encrypted = w.encrypted};
-}
-
-/* False: there is no io_uring here. */
-static bool open_way(way w, wefti_disk_stream **out) {
-    const wefti_disk_options o = options_of(w);
-    weft_status status = wefti_disk_stream_open(&o, out);
-    if (status < 0 && w.engine == WEFTI_DISK_URING && has_facts(weft_error_message(), "io_uring"))
-        return false;
-    ASSERT_OK(status);
-    assert_int_equal(wefti_disk_stream_engine(*out), w.engine);
-    if (w.cached) assert_false(wefti_disk_stream_direct(*out));
-    return true;
 }
 
 static void test_engines_are_there(void **state) {
@@ -99,60 +38,6 @@ static void test_engines_are_there(void **state) {
 }
 
 /* ---- reads and writes ---- */
-
-typedef struct operation {
-    int64_t offset, bytes;
-    bool writes;
-    unsigned char *memory, *expected;
-    wefti_disk_ticket *ticket;
-} operation;
-
-/* Sizes and places on all sides of the blocks' edges. */
-static void choose(uint64_t *seed, operation *op) {
-    static const int64_t grid[] = {1, 512, 4096, 16384};
-    const int64_t step = grid[random_below(seed, 4)];
-    op->bytes = (int64_t)random_below(seed, 3 * (1 << 16) / (uint64_t)step + 1) * step;
-    op->offset =
-        (int64_t)random_below(seed, (uint64_t)((FILE_BYTES - op->bytes) / step + 1)) * step;
-    op->writes = random_below(seed, 2);
-    const int64_t shift = random_below(seed, 2) ? 0 : (int64_t)random_below(seed, 4096);
-    void *memory;
-    assert_int_equal(posix_memalign(&memory, 4096, (size_t)op->bytes + 8192), 0);
-    op->expected = memory;
-    op->memory = op->expected + shift;
-}
-
-/* Results are those of operations one after the other, although they run at the same time. */
-static void random_round(wefti_disk_stream *d, unsigned char *image, uint64_t *seed) {
-    operation ops[OPERATIONS];
-    unsigned char *wanted[OPERATIONS];
-    for (int i = 0; i < OPERATIONS; i++) {
-        operation *op = &ops[i];
-        choose(seed, op);
-        wanted[i] = malloc((size_t)op->bytes + 1);
-        assert_non_null(wanted[i]);
-        if (op->writes) {
-            for (int64_t k = 0; k < op->bytes; k++)
-                op->memory[k] = (unsigned char)random_below(seed, 256);
-            ASSERT_OK(wefti_disk_stream_write(d, op->offset, op->bytes, op->memory, &op->ticket));
-            memcpy(image + op->offset, op->memory, (size_t)op->bytes);
-        } else {
-            memset(op->memory, 0xee, (size_t)op->bytes);
-            memcpy(wanted[i], image + op->offset, (size_t)op->bytes);
-            ASSERT_OK(wefti_disk_stream_read(d, op->offset, op->bytes, op->memory, &op->ticket));
-        }
-    }
-    for (int n = OPERATIONS; n; n--) { /* waits come in any order */
-        const int i = (int)random_below(seed, (uint64_t)n);
-        const operation op = ops[i];
-        ASSERT_OK(wefti_disk_stream_wait(d, op.ticket));
-        if (!op.writes) assert_memory_equal(op.memory, wanted[i], (size_t)op.bytes);
-        free(op.expected);
-        free(wanted[i]);
-        ops[i] = ops[n - 1];
-        wanted[i] = wanted[n - 1];
-    }
-}
 
 static void test_random_operations_equal_memory(void **state) {
     (void)state;
@@ -172,150 +57,6 @@ static void test_random_operations_equal_memory(void **state) {
             free(image);
             free(whole);
         }
-    }
-}
-
-/* ---- bytes of other files ---- */
-
-enum { LENDER_BYTES = 200001 }; /* ends in mid-block; more than a reader copies to memory */
-
-/* A file of random bytes, and its reader. */
-static unsigned char *make_lender(const char *path, uint64_t *seed, wefti_reader **out) {
-    unsigned char *bytes = malloc(LENDER_BYTES);
-    assert_non_null(bytes);
-    for (int i = 0; i < LENDER_BYTES; i++) bytes[i] = (unsigned char)random_below(seed, 256);
-    ASSERT_OK(wefti_file_write(path, bytes, LENDER_BYTES));
-    ASSERT_OK(wefti_reader_open(path, out));
-    return bytes;
-}
-
-/* Lends a random range to a stream. `lent` says for each byte whether it lies in another file. */
-static void lend_some(wefti_disk_stream *d, bool encrypted, const wefti_reader *reader,
-                      const unsigned char *bytes, unsigned char *image, bool *lent,
-                      uint64_t *seed) {
-    const int64_t count = 1 + (int64_t)random_below(seed, LENDER_BYTES),
-                  at = (int64_t)random_below(seed, (uint64_t)(LENDER_BYTES - count + 1)),
-                  offset = (int64_t)random_below(seed, (uint64_t)(FILE_BYTES - count + 1));
-    bool done;
-    ASSERT_OK(wefti_disk_stream_lend(d, offset, count, reader, at, &done));
-    assert_int_equal(done, !encrypted);
-    if (!done) return;
-    memcpy(image + offset, bytes + at, (size_t)count);
-    memset(lent + offset, true, (size_t)count);
-}
-
-/* Bytes that are written lie in the stream's own file again. */
-static void write_some(wefti_disk_stream *d, unsigned char *image, bool *lent, uint64_t *seed) {
-    static unsigned char bytes[70000];
-    const int64_t count = (int64_t)random_below(seed, sizeof bytes),
-                  offset = (int64_t)random_below(seed, (uint64_t)(FILE_BYTES - count + 1));
-    wefti_disk_ticket *t;
-    for (int64_t i = 0; i < count; i++) bytes[i] = (unsigned char)random_below(seed, 256);
-    ASSERT_OK(wefti_disk_stream_write(d, offset, count, bytes, &t));
-    ASSERT_OK(wefti_disk_stream_wait(d, t));
-    memcpy(image + offset, bytes, (size_t)count);
-    memset(lent + offset, false, (size_t)count);
-}
-
-static void check_lent(wefti_disk_stream *d, const unsigned char *image, const bool *lent,
-                       uint64_t *seed) {
-    static unsigned char back[FILE_BYTES];
-    const int64_t count = (int64_t)random_below(seed, FILE_BYTES + 1),
-                  offset = (int64_t)random_below(seed, (uint64_t)(FILE_BYTES - count + 1));
-    int64_t sum = 0;
-    wefti_disk_ticket *t;
-    for (int64_t i = 0; i < count; i++) sum += lent[offset + i];
-    assert_int_equal(wefti_disk_stream_lent(d, offset, count), sum);
-    ASSERT_OK(wefti_disk_stream_read(d, offset, count, back, &t));
-    ASSERT_OK(wefti_disk_stream_wait(d, t));
-    assert_memory_equal(back, image + offset, (size_t)count);
-}
-
-static void test_other_files_lend_bytes(void **state) {
-    (void)state;
-    char paths[2][128];
-    for (int k = 0; k < 2; k++) (void)snprintf(paths[k], sizeof paths[k], "%s/lender%d", folder, k);
-    TEST_SEEDS(seed, 1, 2) {
-        wefti_reader *readers[2];
-        uint64_t s = seed;
-        unsigned char *bytes[2] = {make_lender(paths[0], &s, &readers[0]),
-                                   make_lender(paths[1], &s, &readers[1])};
-        for (int w = 0; w < WAYS; w++) {
-            wefti_disk_options o = options_of(ways[w]);
-            wefti_disk_stream *d;
-            if (!open_way(ways[w], &d)) continue;
-            wefti_disk_stream_close(d);
-            o.late = true;
-            ASSERT_OK(wefti_disk_stream_open(&o, &d));
-            unsigned char *image = calloc(1, FILE_BYTES);
-            bool *lent = calloc(FILE_BYTES, sizeof *lent);
-            assert_true(image && lent);
-            for (int round = 0; round < ROUNDS / 4; round++) {
-                const int k = (int)random_below(&s, 2);
-                lend_some(d, ways[w].encrypted, readers[k], bytes[k], image, lent, &s);
-                if (random_below(&s, 2)) write_some(d, image, lent, &s);
-                check_lent(d, image, lent, &s);
-                if (round % 4 == 3) ASSERT_OK(wefti_disk_stream_reserve(d));
-            }
-            random_round(d, image, &s);
-            wefti_disk_stream_close(d);
-            free(image);
-            free(lent);
-        }
-        for (int k = 0; k < 2; k++) {
-            wefti_reader_close(readers[k]);
-            free(bytes[k]);
-            assert_int_equal(unlink(paths[k]), 0);
-        }
-    }
-}
-
-/* Space is reserved for what is not lent, and only for that. A file that was replaced lends
- * nothing, and one that is cut is named. */
-static void test_lenders_save_space_and_are_named(void **state) {
-    (void)state;
-    char path[128], other[128];
-    (void)snprintf(path, sizeof path, "%s/lender", folder);
-    (void)snprintf(other, sizeof other, "%s/other", folder);
-    for (int w = 0; w < WAYS; w++) {
-        wefti_disk_options o = options_of(ways[w]);
-        wefti_disk_stream *d;
-        wefti_reader *reader, *second;
-        uint64_t seed = 7;
-        bool done;
-        static unsigned char back[LENDER_BYTES];
-        struct stat info;
-        if (ways[w].encrypted || !open_way(ways[w], &d)) continue;
-        wefti_disk_stream_close(d);
-        o.late = true;
-        ASSERT_OK(wefti_disk_stream_open(&o, &d));
-        free(make_lender(path, &seed, &reader));
-        for (int64_t at = 0; at + LENDER_BYTES <= FILE_BYTES; at += LENDER_BYTES) {
-            ASSERT_OK(wefti_disk_stream_lend(d, at, LENDER_BYTES, reader, 0, &done));
-            assert_true(done);
-        }
-        ASSERT_OK(wefti_disk_stream_reserve(d));
-        const int fd = open_unnamed(folder);
-        assert_int_equal(fstat(fd, &info), 0);
-        assert_in_range(info.st_blocks * 512, FILE_BYTES % LENDER_BYTES,
-                        FILE_BYTES % LENDER_BYTES + 4 * WEFTI_DISK_ALIGNMENT);
-        (void)close(fd);
-        free(make_lender(other, &seed, &second));
-        wefti_reader_close(second);
-        assert_int_equal(rename(other, path), 0);
-        ASSERT_OK(wefti_reader_open(path, &second));
-        ASSERT_OK(wefti_disk_stream_lend(d, 0, 1000, reader, 0, &done));
-        assert_false(done);
-        ASSERT_OK(wefti_disk_stream_lend(d, 0, LENDER_BYTES, second, 0, &done));
-        assert_true(done);
-        assert_int_equal(truncate(path, 100000), 0);
-        wefti_disk_ticket *t;
-        ASSERT_OK(wefti_disk_stream_read(d, 0, LENDER_BYTES, back, &t));
-        ASSERT_FAILS(WEFT_E_IO, path, wefti_disk_stream_wait(d, t));
-        wefti_disk_stream_close(d);
-        wefti_reader_close(reader);
-        wefti_reader_close(second);
-        assert_int_equal(unlink(path), 0);
     }
 }
 
@@ -719,8 +460,6 @@ int main(void) {
         cmocka_unit_test(test_small_disks),
         cmocka_unit_test(test_engines_are_there),
         cmocka_unit_test(test_random_operations_equal_memory),
-        cmocka_unit_test(test_other_files_lend_bytes),
-        cmocka_unit_test(test_lenders_save_space_and_are_named),
         cmocka_unit_test(test_threads_share_a_stream),
         cmocka_unit_test(test_each_call_fails_in_turn),
         cmocka_unit_test(test_a_failed_allocation_changes_nothing),
