@@ -442,14 +442,19 @@ typedef struct wefti_update_part {
     int64_t bytes; /* of every slice but the last */
 } wefti_update_part;
 enum { WEFTI_UPDATE_PARTS = 6 };
+/* How an update finds what lies in a tier below device memory. */
+typedef enum wefti_update_way {
+    WEFTI_UPDATE_FETCHES, /* slices of it move to device memory and back, if any lies there */
+    WEFTI_UPDATE_ON_HOST, /* it stays there, and the host computes */
+    WEFTI_UPDATE_BY_ROWS  /* the touched rows of a table move: rows.c */
+} wefti_update_way;
 typedef struct wefti_update_draft {
     bool known;
     int states;
     /* The states; behind them the parameter, and the gradient (home -1: in device memory). */
     wefti_update_part part[WEFTI_UPDATE_PARTS];
-    int32_t next;          /* the slice to fetch next */
-    bool on_host;          /* states stay there; fetches do not move them */
-    bool by_rows;          /* the touched rows move, not slices: rows.c */
+    int32_t next; /* the slice to fetch next */
+    wefti_update_way way;
     bool copies;           /* the parameter is a master: its last result is the new copy */
     int64_t piece_bytes;   /* of the parameter */
     int32_t slices;        /* 1: whole */

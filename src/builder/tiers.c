@@ -258,7 +258,7 @@ enum { UPDATE_SLICE = 32 << 20 };
 
 /* Whether an update fetches part i, and stores it. */
 static bool is_fetched(const wefti_emitter *b, const wefti_update_draft *u, int i) {
-    return !u->on_host && !u->by_rows && u->part[i].home >= 0 &&
+    return u->way == WEFTI_UPDATE_FETCHES && u->part[i].home >= 0 &&
            wefti_tier_below(b, u->part[i].home);
 }
 
@@ -298,7 +298,8 @@ static int64_t row_bytes(const wefti_emitter *b, const wefti_update_draft *u,
             bytes += elems * (int64_t)weft_dtype_bytes(rule->state_descs[i].dtype);
     }
     const int64_t row = elems * (int64_t)weft_dtype_bytes(whole->dtype);
-    if (u->on_host) return row * (sends_value(b, u) + sends_gradient(u)) + copy_bytes(u, row);
+    if (u->way == WEFTI_UPDATE_ON_HOST)
+        return row * (sends_value(b, u) + sends_gradient(u)) + copy_bytes(u, row);
     for (int i = rule->states; i < rule->states + 2; i++)
         if (is_fetched(b, u, i)) bytes += row;
     return bytes;
@@ -320,7 +321,7 @@ weft_status wefti_slices_divide(wefti_emitter *b, int32_t value, const weft_desc
     wefti_layout unused[4];
     const weft_desc *whole = &b->root->values[value].desc;
     weft_desc here = *piece;
-    if (!u->on_host && !fetches(b, u)) return WEFT_OK;
+    if (u->way != WEFTI_UPDATE_ON_HOST && !fetches(b, u)) return WEFT_OK;
     const int64_t rows = here.rank ? here.shape[0] : 0;
     const int64_t row = row_bytes(b, u, rule, whole, &here);
     const int64_t most = row ? most_bytes(b) / row : 0, each = most > 0 ? most : 1;
@@ -333,9 +334,11 @@ weft_status wefti_slices_divide(wefti_emitter *b, int32_t value, const weft_desc
         state.dtype = rule->state_descs[i].dtype;
         u->part[i].bytes = weft_desc_bytes(&state);
     }
-    WEFT_TRY(wefti_update_routine(b, value, &here, u->on_host, rule, unused, &u->routine));
+    WEFT_TRY(wefti_update_routine(b, value, &here, u->way == WEFTI_UPDATE_ON_HOST, rule, unused,
+                                  &u->routine));
     here.shape[0] = rows - (u->slices - 1) * each;
-    return wefti_update_routine(b, value, &here, u->on_host, rule, unused, &u->last);
+    return wefti_update_routine(b, value, &here, u->way == WEFTI_UPDATE_ON_HOST, rule, unused,
+                                &u->last);
 }
 
 /* The scalars of the step for updates on the host. */
@@ -355,18 +358,19 @@ weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) {
     wefti_update_rule rule;
     wefti_layout layouts[4];
     const bool on_host = wefti_plan_updates_on_host(b->spec->plan, name);
-    bool by_rows;
+    bool away;
     weft_desc rows;
     const weft_desc here =
         wefti_sharding_desc(b->dec, &b->root->values[value].desc, &b->dec->sharding[value].state);
     if (u->known) return WEFT_OK;
     if (on_host) WEFT_TRY(host_scalars(b));
-    WEFT_TRY(wefti_rows_away(b, value, &by_rows, &rows));
-    WEFT_TRY(wefti_update_routine(b, value, by_rows ? &rows : NULL, on_host, &rule, layouts,
-                                  &u->routine));
+    WEFT_TRY(wefti_rows_away(b, value, &away, &rows));
+    WEFT_TRY(
+        wefti_update_routine(b, value, away ? &rows : NULL, on_host, &rule, layouts, &u->routine));
     *u = (wefti_update_draft){.known = true,
-                              .on_host = on_host,
-                              .by_rows = by_rows,
+                              .way = on_host ? WEFTI_UPDATE_ON_HOST
+                                     : away  ? WEFTI_UPDATE_BY_ROWS
+                                             : WEFTI_UPDATE_FETCHES,
                               .copies = b->dec->copied[value],
                               .piece_bytes = weft_desc_bytes(&here),
                               .states = rule.states,

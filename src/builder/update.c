@@ -172,7 +172,8 @@ static weft_status gather_some(wefti_emitter *b, wefti_section s, const int32_t 
     wefti_layout from[WEFTI_MAX_BUCKET], to[WEFTI_MAX_BUCKET];
     int32_t routine = -1;
     if (n == 0) return WEFT_OK;
-    for (int i = 0; i < n; i++) on_host = on_host || b->update[which[i]].on_host;
+    for (int i = 0; i < n; i++)
+        on_host = on_host || b->update[which[i]].way == WEFTI_UPDATE_ON_HOST;
     if (on_host) WEFT_TRY(wefti_tier_finish(b, s)); /* their pieces come back */
     for (int i = 0; i < n; i++) {
         whole[i] = b->root->values[which[i]].desc;
@@ -294,13 +295,13 @@ static weft_status call_slice(wefti_emitter *b, wefti_section s, const wefti_upd
     wefti_draft_step *d;
     WEFT_TRY(wefti_build_begin(b, s, WEFTI_STEP_CALL, WEFTI_UPDATE, of->name, r->args, &d));
     d->step.tensor = of->tensor;
-    if (u->on_host) d->step.space = WEFTI_SPACE_HOST;
+    if (u->way == WEFTI_UPDATE_ON_HOST) d->step.space = WEFTI_SPACE_HOST;
     wefti_build_arg(b, d, 0, at->param.buffer, at->param.delta);
     for (int i = 0; i < states; i++)
         wefti_build_arg(b, d, 1 + i, at->state[i].buffer, at->state[i].delta);
     wefti_build_arg(b, d, 1 + states, at->gradient.buffer, at->gradient.delta);
     const bool f64 = scalars_dtype(&b->root->values[value].desc) == WEFT_F64;
-    wefti_build_arg(b, d, 2 + states, u->on_host ? b->host_scalars : b->scalars,
+    wefti_build_arg(b, d, 2 + states, u->way == WEFTI_UPDATE_ON_HOST ? b->host_scalars : b->scalars,
                     f64 ? (int64_t)offsetof(wefti_step_block, f64) : 0);
     /* Results replace their operands: the op writes in place, or the routine copies the result back
      * at its end if the op needed more than this piece. */
@@ -337,7 +338,8 @@ weft_status wefti_update_slices(wefti_emitter *b, wefti_section s, const wefti_u
     for (int32_t slice = 0; slice < u->slices; slice++) {
         wefti_update_operands at = operands_of(u, slice, whole);
         WEFT_TRY(wefti_slice_take(b, s, u, slice, &at));
-        WEFT_TRY(u->by_rows ? update_rows(b, s, of, &at) : call_slice(b, s, of, slice, &at));
+        WEFT_TRY(u->way == WEFTI_UPDATE_BY_ROWS ? update_rows(b, s, of, &at)
+                                                : call_slice(b, s, of, slice, &at));
         WEFT_TRY(wefti_slice_store(b, s, u, slice, &at));
     }
     return WEFT_OK;
@@ -385,7 +387,7 @@ static weft_status update_param(wefti_emitter *b, wefti_section s, int32_t value
     WEFT_TRY(wefti_slices_begin(b, value));
     WEFT_TRY(cut_piece(b, s, value));
     whole.param.buffer = piece_buffer(b, value, &whole.param.delta);
-    if (of.draft->on_host) return send_param(b, s, &of, &whole, last);
+    if (of.draft->way == WEFTI_UPDATE_ON_HOST) return send_param(b, s, &of, &whole, last);
     WEFT_TRY(wefti_update_slices(b, s, &of, &whole));
     return b->spec->optimizer->recovery ? paste_piece(b, s, value) : WEFT_OK;
 }

@@ -1,6 +1,7 @@
 /* Copies between the spaces of a device: by the device, and by reads and writes of files. */
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "exec/rank_device.h"
 #include "program/print.h"
 
@@ -46,17 +47,21 @@ static weft_status end_file(wefti_rank_device *d, int64_t i) {
 
 /* ---- rows ---- */
 
+weft_status wefti_bind_rows(wefti_rank_device *d, const wefti_program *p) {
+    int64_t most = d->row_cap;
+    for (int32_t m = 0; m < p->move_count; m++) wefti_keep_most(&most, p->moves[m].rows);
+    if (most == d->row_cap) return WEFT_OK;
+    int32_t *more = wefti_realloc(d->rows, (size_t)most * sizeof *more);
+    WEFT_REQUIRE(more, WEFT_E_NOMEM, "no memory for the numbers of %lld rows", (long long)most);
+    d->rows = more;
+    d->row_cap = most;
+    return WEFT_OK;
+}
+
 /* The rows of a copy: their numbers in the table, for the host. The device computes them, so its
  * work must be done. */
 static weft_status read_rows(wefti_rank_device *d, const wefti_step *step, int64_t count) {
     const wefti_location at = wefti_argument_location(d, step, 2);
-    if (d->row_cap < count) {
-        int32_t *more = wefti_realloc(d->rows, (size_t)count * sizeof *more);
-        WEFT_REQUIRE(more, WEFT_E_NOMEM, "no memory for the numbers of %lld rows",
-                     (long long)count);
-        d->rows = more;
-        d->row_cap = count;
-    }
     WEFT_TRY(wefti_stream_copy(d->stream, d->rows, WEFTI_SPACE_HOST, wefti_rank_device_at(d, at),
                                wefti_location_space(at), count * (int64_t)sizeof *d->rows));
     return wefti_stream_finish(d->stream);

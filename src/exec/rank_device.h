@@ -108,6 +108,8 @@ void wefti_unbind(wefti_rank_device *d, const wefti_program *program);
 
 /* ---- copies.c ---- */
 
+/* Makes room for the numbers of rows that a program's copies name. */
+weft_status wefti_bind_rows(wefti_rank_device *d, const wefti_program *program) WEFT_CHECKED;
 /* Begins a copy between spaces, and ends the oldest one of a move. */
 weft_status wefti_post_copy(wefti_rank_device *d, const wefti_program_move *move,
                             const wefti_step *step) WEFT_CHECKED;
