@@ -47,13 +47,28 @@ static weft_status end_file(wefti_rank_device *d, int64_t i) {
 
 /* ---- rows ---- */
 
+/* Whether a program moves rows. They are of files if the device has any. */
+static bool has_rows(const wefti_program *p) {
+    for (int32_t m = 0; m < p->move_count; m++)
+        if (p->moves[m].rows) return true;
+    return false;
+}
+
 weft_status wefti_bind_rows(wefti_rank_device *d, const wefti_program *p) {
     int64_t most = d->row_cap;
+    if (!d->staging && d->directory && has_rows(p)) {
+        d->staging = wefti_alloc(WEFTI_ROWS_STAGING);
+        WEFT_REQUIRE(d->staging, WEFT_E_NOMEM, "no memory for %d bytes of rows of files",
+                     WEFTI_ROWS_STAGING);
+    }
     for (int32_t m = 0; m < p->move_count; m++) wefti_keep_most(&most, p->moves[m].rows);
     if (most == d->row_cap) return WEFT_OK;
     int32_t *more = wefti_realloc(d->rows, (size_t)most * sizeof *more);
-    WEFT_REQUIRE(more, WEFT_E_NOMEM, "no memory for the numbers of %lld rows", (long long)most);
-    d->rows = more;
+    if (more) d->rows = more;
+    wefti_row_place *places = wefti_realloc(d->places, (size_t)most * sizeof *places);
+    if (places) d->places = places;
+    WEFT_REQUIRE(more && places, WEFT_E_NOMEM, "no memory for the numbers of %lld rows",
+                 (long long)most);
     d->row_cap = most;
     return WEFT_OK;
 }
@@ -67,40 +82,19 @@ static weft_status read_rows(wefti_rank_device *d, const wefti_step *step, int64
     return wefti_stream_finish(d->stream);
 }
 
-/* Most reads or writes of rows that are under way at once. */
-enum { ROWS_UNDER_WAY = 64 };
-
 /* Reads or writes rows of a file, to or from `memory`. Ends all that it begins. */
-static weft_status copy_file_rows(const wefti_rank_device *d, const wefti_program_move *move,
+static weft_status copy_file_rows(wefti_rank_device *d, const wefti_program_move *move,
                                   wefti_location table, unsigned char *memory, bool reads) {
-    wefti_disk_ticket *tickets[ROWS_UNDER_WAY];
     const wefti_arena_block *block = wefti_arena_block_of(
         &d->arenas[WEFTI_SPACE_DISK][wefti_location_term(table)], wefti_location_offset(table));
-    const int64_t begin = wefti_location_offset(table) - block->begin;
-    weft_status status = WEFT_OK;
-    int64_t begun = 0, ended = 0;
-    for (int64_t i = 0; i < move->rows && status >= 0; i++) {
-        unsigned char *row = memory + i * move->row_bytes;
-        const int64_t at = begin + d->rows[i] * move->row_bytes;
-        if (d->rows[i] < 0) continue;
-        if (begun - ended == ROWS_UNDER_WAY)
-            status = wefti_disk_stream_wait(block->file, tickets[ended++ % ROWS_UNDER_WAY]);
-        wefti_disk_ticket **ticket = &tickets[begun % ROWS_UNDER_WAY];
-        if (status >= 0)
-            status = reads ? wefti_disk_stream_read(block->file, at, move->row_bytes, row, ticket)
-                           : wefti_disk_stream_write(block->file, at, move->row_bytes, row, ticket);
-        if (status >= 0) begun++;
-    }
-    wefti_failure first;
-    wefti_failure_keep(status, &first);
-    while (ended < begun) {
-        const weft_status one =
-            wefti_disk_stream_wait(block->file, tickets[ended++ % ROWS_UNDER_WAY]);
-        if (one >= 0 || status < 0) continue;
-        status = one;
-        wefti_failure_keep(status, &first);
-    }
-    return status < 0 ? wefti_failure_tell(&first) : WEFT_OK;
+    const wefti_disk_table rows = {.file = block->file,
+                                   .begin = wefti_location_offset(table) - block->begin,
+                                   .row_bytes = move->row_bytes};
+    int64_t count = 0;
+    for (int64_t i = 0; i < move->rows; i++)
+        if (d->rows[i] >= 0)
+            d->places[count++] = (wefti_row_place){d->rows[i], memory + i * move->row_bytes};
+    return wefti_disk_rows_move(&rows, reads, d->places, count, d->staging);
 }
 
 /* Rows of a table on the disk. The copy has ended when this returns. */

@@ -159,6 +159,8 @@ void wefti_rank_device_destroy(wefti_rank_device *d) {
     wefti_free(d->finding);
     wefti_free(d->files);
     wefti_free(d->rows);
+    wefti_free(d->places);
+    wefti_free(d->staging);
     wefti_free(d->directory);
     wefti_free(d);
 }

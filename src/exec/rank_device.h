@@ -2,6 +2,7 @@
 #ifndef WEFTI_RANK_DEVICE_H
 #define WEFTI_RANK_DEVICE_H
 
+#include "device/disk_rows.h"
 #include "exec/exec.h"
 #include "exec/profile.h"
 
@@ -49,8 +50,10 @@ struct wefti_rank_device {
     int64_t disk_limit;                 /* of their bytes; 0: none */
     wefti_file_move *files;             /* reads and writes under way, the oldest first */
     int64_t file_count, file_cap;
-    int32_t *rows; /* the rows of a copy */
+    int32_t *rows;           /* the rows of a copy, */
+    wefti_row_place *places; /* and those of a file */
     int64_t row_cap;
+    void *staging; /* of rows of files; NULL: none move */
     wefti_device_arena arenas[WEFTI_SPACES][WEFTI_TERMS];
     wefti_binding *bindings;
     int64_t binding_count, binding_cap;

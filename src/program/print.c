@@ -106,6 +106,14 @@ static int32_t cell_number(const wefti_cell_use *cells, int32_t count, const wef
     return -1;
 }
 
+static void print_copy(wefti_text *text, const wefti_step *step, const wefti_program_move *copy) {
+    char bytes[32];
+    wefti_text_add(text, "          %s of ", wefti_copy_text(step));
+    if (copy->rows) wefti_text_add(text, "up to %lld rows, ", (long long)copy->rows);
+    wefti_text_add(text, "%s, %s\n", wefti_bytes_text(copy->bytes, bytes),
+                   wefti_space_text(wefti_step_tier(step)));
+}
+
 static void print_section(wefti_text *text, const wefti_program *p, wefti_section s,
                           const wefti_cell_use *cells, int32_t cell_count) {
     if (!p->step_count[s]) return;
@@ -136,11 +144,7 @@ static void print_section(wefti_text *text, const wefti_program *p, wefti_sectio
         for (int32_t at = 0; wefti_step_transfer_next(p, step, &at, &x);)
             print_transfer(text, step, &x);
         const wefti_program_move *copy = wefti_step_copy(p, step);
-        char bytes[32];
-        if (copy && step->kind == WEFTI_STEP_POST)
-            wefti_text_add(text, "          %s of %s, %s\n", wefti_copy_text(step),
-                           wefti_bytes_text(copy->bytes, bytes),
-                           wefti_space_text(wefti_step_tier(step)));
+        if (copy && step->kind == WEFTI_STEP_POST) print_copy(text, step, copy);
     }
 }
 

@@ -108,6 +108,7 @@ static void add_step(print_json_writer *w, const wefti_program *p, const wefti_s
         add_text(w, "move", wefti_copy_text(step));
         add_text(w, "tier", wefti_space_text(wefti_step_tier(step)));
         add_int(w, "bytes", copy->bytes);
+        if (copy->rows) add_int(w, "rows", copy->rows);
     }
     open(w, "transfers", '[');
     for (int32_t at = 0; wefti_step_transfer_next(p, step, &at, &x);) add_transfer(w, step, &x);
