@@ -121,6 +121,7 @@ struct weft_plan {
     struct {
         wefti_offload_rule *rules;
         int64_t count, cap;
+        int64_t ahead; /* most bytes on their way to updates, and back from them; 0: a slice's */
         /* Not printed: */
         int64_t slice; /* most bytes that an update fetches at once; 0: 32 MiB */
         int64_t least; /* fewest bytes of a saved block that moves; 0: WEFTI_SAVED_LEAST */

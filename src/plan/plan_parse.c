@@ -326,7 +326,7 @@ static weft_status read_offload(const plan_parse_place *top, weft_plan *plan) {
                      what < 0 ? "what" : "to");
         WEFT_TRY(placed(weft_plan_offload(plan, match, (weft_offload)what, (weft_tier)to), &at));
     }
-    return WEFT_OK;
+    return read_integer(top, "offload_ahead", INT64_MAX, &plan->offload.ahead);
 }
 
 static weft_status read_place(const plan_parse_place *top, weft_plan *plan) {
@@ -455,10 +455,10 @@ static weft_status read_plan(const plan_parse_place *top, weft_plan *plan) {
  * one. */
 static weft_status read_head(const plan_parse_place *top, int64_t *out_devices) {
     static const char *const keys[] = {
-        "weft_plan", "model",      "devices",    "mesh",      "mode",      "pipeline",
-        "optimizer", "accumulate", "copies",     "recompute", "gradients", "fusion",
-        "dataset",   "overlap",    "strategies", "tensors",   "links",     "rates",
-        "audit",     "offload",    "place",      NULL};
+        "weft_plan", "model",      "devices",    "mesh",          "mode",      "pipeline",
+        "optimizer", "accumulate", "copies",     "recompute",     "gradients", "fusion",
+        "dataset",   "overlap",    "strategies", "tensors",       "links",     "rates",
+        "audit",     "offload",    "place",      "offload_ahead", NULL};
     int64_t version = 0, devices = 0;
     bool object = top->object->kind == WEFTI_JSON_OBJECT;
     WEFT_REQUIRE(object && wefti_json_get(top->object, "weft_plan"), WEFT_E_ARG,

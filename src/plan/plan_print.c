@@ -134,6 +134,8 @@ static void print_offload(const weft_plan *plan, wefti_text *out) {
     }
     end_list(out, plan->offload.count, 2);
     wefti_text_add(out, ",\n");
+    if (plan->offload.ahead)
+        wefti_text_add(out, "  \"offload_ahead\": %lld,\n", (long long)plan->offload.ahead);
 }
 
 static void print_fusion(const weft_plan *plan, wefti_text *out) {

@@ -180,8 +180,13 @@ static void test_offload(void **state) {
     good(weft_plan_offload(plan, "h.*", WEFT_OFFLOAD_SAVED, WEFT_TIER_DISK));
     assert_int_equal(plan->offload.count, 6);
     weft_plan *copy;
+    good(weft_plan_print(plan, &text));
+    assert_null(strstr(text, "offload_ahead"));
+    weft_text_free(text);
+    plan->offload.ahead = 268435456;
     good(wefti_plan_copy(plan, &copy));
     weft_plan_destroy(plan);
+    assert_true(copy->offload.ahead == 268435456);
     const struct {
         const char *name;
         weft_tier tier;

@@ -55,6 +55,7 @@ static inline trial make_trial(uint64_t seed, int most, bool replicas) {
                                 (weft_tier)(seed / WEFT_TIERS % WEFT_TIERS)));
     t.plan->offload.least = 1;
     t.plan->offload.slice = 16 << seed % 8;
+    t.plan->offload.ahead = seed % 3 ? 16 << seed % 11 : 0;
     if (replicas && roll(&own, 4)) {
         ASSERT_OK(weft_plan_optimizer(t.plan, 0, 0, 0));
         ASSERT_OK(weft_plan_mode(t.plan, WEFT_PARALLEL_DATA));

@@ -22,7 +22,7 @@
 #include "touches.h"
 #include "unnamed_file.h"
 
-enum { STEPS = 3, MOST_COPIES = 64 };
+enum { STEPS = 3, MOST_COPIES = 512 };
 
 static char folder[] = "/tmp/weft-tiers-XXXXXX";
 
@@ -112,6 +112,7 @@ static void add_rules(const trial *t, const weft_graph *g, weft_plan *plan) {
                                         (weft_tier)roll(&d, WEFT_TIERS)));
     plan->offload.least = 1;
     plan->offload.slice = 16 << roll(&d, 8);
+    plan->offload.ahead = roll(&d, 3) ? 16 << roll(&d, 12) : 0;
 }
 
 /* Copies keep the loops: of the steps that the plain program repeats, none is written out. */
@@ -436,6 +437,7 @@ static void run_masters(uint64_t seed, totals *all, int *copies) {
             weft_plan_offload(t.plan, "*", WEFT_OFFLOAD_SAVED, (weft_tier)roll(&d, WEFT_TIERS)));
         t.plan->offload.least = 1;
         t.plan->offload.slice = 16 << roll(&d, 8);
+        t.plan->offload.ahead = 16 << roll(&d, 12);
         assert_true(open_mixed(&t, recovery, true, &masters));
         check_programs(&t, masters.session, all);
         check_loops(seed, plain.session, masters.session);
