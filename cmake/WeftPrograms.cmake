@@ -48,7 +48,7 @@ if(WEFT_TESTS)
   add_library(weft_emulated STATIC EXCLUDE_FROM_ALL ${WEFT_EMULATED_SOURCES})
   target_include_directories(weft_emulated PUBLIC include PRIVATE src)
   target_link_libraries(weft_emulated PRIVATE weft_flags)
-  target_compile_options(weft_emulated PRIVATE -O2 -Wno-psabi -ffp-contract=off)
+  target_compile_options(weft_emulated PRIVATE -O1 -Wno-psabi -ffp-contract=off)
   # The arithmetic of emulated instructions takes most of the time of these kernels.
   set(emulated_options)
   set(emulated_dot_options -O3)
