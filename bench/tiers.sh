@@ -6,7 +6,8 @@
 #
 # host: 124M, 4 x 256; what blocks save and the optimizer's states lie in host memory. On the CPU the device's memory is
 # the host's, and the cores copy, so the bound is the plain step + bytes copied / rate of a copy.
-# disk: 774M, 1 x 1024, within device.memory=4GiB; weft chooses what moves. The bound is the sum over passes and update of
+# disk: 774M, 1 x 1024, within device.memory=4GiB; weft chooses what moves by the key machine, which MACHINE in the
+# environment sets (default: the rates found below). The bound is the sum over passes and update of
 # max(kernels, bytes copied in it / rate of the disk); a step that hides nothing takes kernels + all bytes / rate.
 # Rates are those that `weft machine measure` finds just before, reading and writing at once. LAYERS, WIDTH, HEADS, BATCH,
 # CONTEXT, LIMIT and STEPS in the environment change the run. Prints the median seconds of the steps after the first, the
@@ -21,16 +22,20 @@ trap 'rm -rf "$folder"' EXIT
 trap 'exit 1' INT TERM
 disk=$(realpath "$disk")
 weft=$build/weft
+if [ -f "${MACHINE:-}" ]; then MACHINE=$(realpath "$MACHINE"); fi
 cd "$folder"
 cat /usr/include/*.h | head -c 2000000 >text
 if [ "$tier" = host ]; then
     set -- "${LAYERS:-12}" "${WIDTH:-768}" "${HEADS:-12}" "${BATCH:-4}" "${CONTEXT:-256}"
     offload='[{match: "h.*", what: saved, to: host}, {match: "*", what: optimizer, to: host}]'
     limit=auto
+    machine=
 else
     set -- "${LAYERS:-36}" "${WIDTH:-1280}" "${HEADS:-20}" "${BATCH:-1}" "${CONTEXT:-1024}"
     offload=auto
     limit=${LIMIT:-4GiB}
+    machine="machine: ${MACHINE:-$folder/machine.json}
+parallel: {mode: semi, devices: 1}"
 fi
 cat >plain.yaml <<EOF
 model: {family: gpt2, layers: $1, hidden: $2, heads: $3, context: $5, vocab: 50257}
@@ -38,10 +43,12 @@ data: {path: $folder/text, tokenizer: bytes}
 train: {steps: ${STEPS:-4}, batch: $4, seed: 1, eval_every: 0, clip: 0}
 checkpoint: {every: 0}
 EOF
+"$weft" machine measure --disk "$disk" --out machine.json >/dev/null 2>&1
 cp plain.yaml moved.yaml
 cat >>moved.yaml <<EOF
 memory: {offload: $offload, disk: {path: $disk}}
 device: {memory: $limit}
+$machine
 EOF
 middle() { sort -g | awk '{x[NR] = $1} END {if (NR) print x[int((NR + 1) / 2)]}'; }
 # A number of one JSON object.
@@ -52,7 +59,6 @@ step() {
     sed -n 's/.*"step": \([0-9]*\),.*"tokens_per_second": \([0-9.]*\).*/\1 \2/p' out |
         awk -v tokens=$(($2 * $3)) '$1 > 1 {print tokens / $2}' | middle
 }
-"$weft" machine measure --disk "$disk" --out machine.json >/dev/null 2>&1
 rate=$(awk -v key="\"${tier}_bytes_per_second\"" 'index($0, key) {in_tier = 1} in_tier && /"both"/ {print; exit}' machine.json |
     tr -d '[]},' | awk '{print $NF}')
 "$weft" model moved.yaml --json >model.json
