@@ -64,10 +64,11 @@ typedef struct weft_generator_options {
     /* WEFT_F32 (0), or WEFT_BF16: tables, weights of products, caches and activations are bf16,
      * in half the memory. Sums and logits stay f32. In a world rank 0's counts. */
     weft_dtype precision;
-    /* Borrowed until the call returns; of this job its memory.* and device.memory count, nothing
-     * else: which parameters lie in host memory or on a disk, besides those of the plan. They are
-     * copied to device memory for each pass, so rows of several texts share a copy. In a world all
-     * ranks have the same entries. NULL: what the plan says. */
+    /* Borrowed until the call returns; of this job its memory.*, device.memory and machine count,
+     * nothing else: which parameters lie in host memory or on a disk, besides those of the plan.
+     * They are copied to device memory for each pass, so rows of several texts share a copy. With
+     * memory.offload: auto, weft chooses by the limits and the machine's rates; in a world rank 0
+     * does. In a world all ranks have the same entries. NULL: what the plan says. */
     const weft_job *memory;
 } weft_generator_options;
 WEFTI_ZERO_DEFAULTS(weft_generator_options, weft_generator_defaults)
@@ -89,7 +90,8 @@ typedef struct weft_generator_info {
     weft_model_config config;
     const char *path; /* directory of the weights; borrowed from the generator */
     const char *note; /* lines for the user: damaged newer steps of the run that were skipped, and
-                         why; moves of the plan that match nothing; borrowed; NULL if none */
+                         why; moves of the plan that match nothing; what memory.offload: auto moves;
+                         borrowed; NULL if none */
     bool bytes;       /* tokens are bytes */
     int64_t tokens;   /* vocabulary of the tokenizer */
     int64_t

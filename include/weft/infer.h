@@ -82,6 +82,7 @@ typedef struct weft_infer_report {
     int tensor_count;
     weft_infer_tensor *tensors; /* parameters and states */
     void *owner;
+    const char *notes; /* what memory.offload: auto moves, a line each; NULL: nothing */
 } weft_infer_report;
 
 /** Memory and layouts of weft_infer_open for the job's model, before anything loads: no weights are

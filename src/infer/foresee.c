@@ -7,7 +7,7 @@
 #include "weft/infer.h"
 
 /* The graph and the plan of weft_infer_open: trained.c. The graph that is trained decides about the
- * plan, and is not needed any more. */
+ * plan. */
 static weft_status open_programs(wefti_job_programs *p, const weft_job *job, int64_t batch,
                                  int64_t length) {
     *p = (wefti_job_programs){
@@ -16,23 +16,22 @@ static weft_status open_programs(wefti_job_programs *p, const weft_job *job, int
     WEFT_TRY(wefti_built_configure(b));
     WEFT_TRY(wefti_built_graph(b));
     if (!length && b->model.objective->is_language) length = job->model.context;
-    weft_graph_destroy(b->model.graph);
-    b->model.graph = NULL;
     WEFT_TRY(weft_model_build(&b->model.config, WEFT_USE_LOGITS, batch ? batch : b->batch.micro,
-                              length, job->train.precision, &b->model.graph));
-    WEFT_TRY(wefti_graph_wrap(b->model.graph));
-    const weft_session_options o = wefti_built_options(b);
-    int32_t of_plan = 1; /* its microbatches are of a step with an update */
+                              length, job->train.precision, &b->model.eval_graph));
+    weft_graph *graph = p->graph[0] = b->model.eval_graph;
+    WEFT_TRY(wefti_graph_wrap(graph));
+    const weft_session_options given = wefti_built_forward_options(b);
+    WEFT_TRY(wefti_built_offload(b, &given, &graph, 1));
+    const weft_session_options o = wefti_built_forward_options(b);
     p->devices = 1;
     if (o.plan) {
-        WEFT_TRY(wefti_session_take_plan(o.plan, &of_plan, &p->plan));
-        p->plan->optimizer.master = WEFT_TIER_DEVICE; /* likewise */
+        WEFT_TRY(wefti_session_take_plan(&o, &p->microbatches, &p->plan));
         p->devices = p->plan->devices;
         WEFT_TRY(wefti_route_cache_create(&p->routes));
     }
     const int threads = (o.threads ? o.threads : wefti_cores()) / p->devices;
     p->prepare = (wefti_prepare){.threads = threads > 1 ? threads : 1,
-                                 .bf16 = wefti_session_choose_bf16(b->model.graph, o.bf16)};
+                                 .bf16 = wefti_session_choose_bf16(graph, o.bf16)};
     return WEFT_OK;
 }
 
@@ -92,6 +91,7 @@ static void fill_rank(const wefti_program *p, weft_infer_rank *to) {
 
 static weft_status fill(wefti_job_programs *p, weft_infer_report *r) {
     r->devices = p->devices;
+    r->notes = p->built.search_notes;
     WEFT_TRY(wefti_job_programs_classes(p));
     WEFT_TRY(wefti_job_programs_within(p));
     WEFT_NEW_ARRAY(r->ranks, weft_infer_rank, r->devices);

@@ -14,6 +14,7 @@
 #include "base/philox.h"
 #include "checkpoint/seal/seal.h"
 #include "interop/pretrained.h"
+#include "job/job.h"
 #include "partition/partition.h"
 #include "setup/setup.h"
 
@@ -73,58 +74,26 @@ static weft_status open_tokenizer(weft_generator *g, const char *name) {
     return WEFT_OK;
 }
 
-weft_status wefti_generator_add(weft_generator *g, const weft_session_options *o, int64_t batch,
-                                int64_t seq) {
+weft_status wefti_generator_add(weft_generator *g, int64_t batch, int64_t seq) {
     weft_graph **graph = &g->graphs[g->programs];
     weft_model_config c = g->config;
-    int program;
     c.asked = batch * seq < g->answers ? batch * seq : g->answers;
     WEFT_TRY(weft_model_build(&c, WEFT_USE_DECODE, batch, seq, g->precision, graph));
     g->sizes[g->programs++] = g->piece = batch * seq;
-    if (!g->session) return weft_session_create(*graph, o, &g->session);
-    return weft_session_add(g->session, *graph, &program);
+    return WEFT_OK;
 }
 
 /* For a single token, and for pieces of a prompt that the context has room for. */
-static weft_status build_one(weft_generator *g, const weft_session_options *o) {
+static weft_status build_one(weft_generator *g) {
     const int64_t context = g->config.context;
     g->answers = 1;
-    WEFT_TRY(wefti_generator_add(g, o, 1, 1));
+    WEFT_TRY(wefti_generator_add(g, 1, 1));
     if (context > 1)
-        WEFT_TRY(wefti_generator_add(g, o, 1, context < GENERATE_PIECE ? context : GENERATE_PIECE));
+        WEFT_TRY(wefti_generator_add(g, 1, context < GENERATE_PIECE ? context : GENERATE_PIECE));
     for (int64_t piece = GENERATE_LONGEST / 2; piece <= context && piece <= GENERATE_LONGEST;
          piece *= 2)
-        WEFT_TRY(wefti_generator_add(g, o, 1, piece));
+        WEFT_TRY(wefti_generator_add(g, 1, piece));
     return WEFT_OK;
-}
-
-/* The limits of options->memory, and the directory of tier disk, which is tried. Collective. */
-static weft_status take_memory(const weft_generator *g, const weft_generator_options *options,
-                               weft_plan *plan, weft_session_options *o) {
-    static const weft_job none = {.memory = {.disk = {.path = ""}}};
-    weft_job job = options->memory ? *options->memory : none;
-    wefti_setup setup = {.party = g->party};
-    wefti_built b = {.setup = &setup, .job = &job};
-    job.plan = plan;
-    WEFT_TRY(wefti_built_try_disk(&b, false));
-    if (*job.memory.disk.path) o->disk = job.memory.disk.path;
-    o->disk_bytes = b.disk_bytes;
-    const wefti_limits limits = wefti_built_limits(&b);
-    if (!o->memory_bytes) o->memory_bytes = limits.memory, o->device_bytes = limits.device;
-    o->host_bytes = limits.host;
-    return WEFT_OK;
-}
-
-static weft_status build_programs(weft_generator *g, const weft_generator_options *options,
-                                  weft_plan *plan) {
-    weft_session_options o = weft_session_defaults();
-    o.optimizer.kind = WEFT_NO_OPTIMIZER;
-    o.threads = options->threads;
-    o.memory_bytes = options->memory_bytes;
-    o.plan = plan;
-    o.world = g->party.world;
-    WEFT_TRY(take_memory(g, options, plan, &o));
-    return g->rows ? wefti_many_build(g, &o) : build_one(g, &o);
 }
 
 /* Frees `lines`, which may be NULL. */
@@ -139,6 +108,63 @@ static weft_status add_note(weft_generator *g, char *lines) {
     wefti_free(g->note);
     g->note = both;
     return WEFT_OK;
+}
+
+static void keep_note(void *context, const char *text) {
+    weft_generator *g = context;
+    const weft_status status = add_note(g, wefti_strdup(text));
+    if (status < 0) wefti_error_clear(); /* a text needs no notes */
+}
+
+/* Where parameters lie: the limits of options->memory, and the directory of tier disk, which is
+ * tried. */
+typedef struct generator_memory {
+    weft_job job;
+    wefti_setup setup;
+    wefti_built built;
+} generator_memory;
+
+/* Collective. */
+static weft_status take_memory(weft_generator *g, const weft_generator_options *options,
+                               weft_plan *plan, generator_memory *m) {
+    static const weft_job none = {.memory = {.disk = {.path = ""}}};
+    wefti_built *b = &m->built;
+    *m = (generator_memory){.job = options->memory ? *options->memory : none,
+                            .setup = {.party = g->party, .note = keep_note, .context = g},
+                            .built = {.setup = &m->setup, .job = &m->job}};
+    m->job.plan = plan;
+    if (options->memory_bytes) {
+        m->job.device = (weft_job_device){.memory_bytes = options->memory_bytes};
+        m->job.memory.device_bytes = 0;
+        m->job.memory.device_percent = 0;
+    }
+    WEFT_TRY(wefti_built_try_disk(b, false));
+    b->limits = wefti_built_limits(b);
+    return WEFT_OK;
+}
+
+static weft_status create_session(weft_generator *g, const weft_session_options *o) {
+    int program;
+    WEFT_TRY(weft_session_create(g->graphs[0], o, &g->session));
+    for (int k = 1; k < g->programs; k++)
+        WEFT_TRY(weft_session_add(g->session, g->graphs[k], &program));
+    return WEFT_OK;
+}
+
+static weft_status build_programs(weft_generator *g, int threads, wefti_built *b) {
+    weft_session_options o = weft_session_defaults();
+    o.optimizer.kind = WEFT_NO_OPTIMIZER;
+    o.threads = threads;
+    o.memory_bytes = b->limits.memory;
+    o.device_bytes = b->limits.device;
+    o.host_bytes = b->limits.host;
+    o.disk = *b->job->memory.disk.path ? b->job->memory.disk.path : NULL;
+    o.disk_bytes = b->disk_bytes;
+    o.world = g->party.world;
+    WEFT_TRY(g->rows ? wefti_many_build(g) : build_one(g));
+    WEFT_TRY(wefti_built_offload(b, &o, g->graphs, g->programs));
+    o.plan = wefti_built_plan(b);
+    return create_session(g, &o);
 }
 
 /* Tells what the plan's moves do not match. */
@@ -160,8 +186,11 @@ static weft_status build(weft_generator *g, const weft_generator_options *option
     WEFT_TRY(wefti_generator_plan(&g->config, options->plan,
                                   options->devices || options->plan ? options->devices : size,
                                   options->memory ? options->memory->plan : NULL, &plan));
-    weft_status status = build_programs(g, options, plan);
+    generator_memory m;
+    weft_status status = take_memory(g, options, plan, &m);
+    if (status >= 0) status = build_programs(g, options->threads, &m.built);
     if (status >= 0) status = tell_unmatched(g, plan);
+    weft_plan_destroy(m.built.searched);
     weft_plan_destroy(plan);
     return status;
 }
@@ -211,7 +240,8 @@ static weft_status finish(weft_generator *g) {
 
 static weft_status open_parts(weft_generator *g, const char *checkpoint,
                               const weft_generator_options *options) {
-    int64_t given[3] = {options->context, options->rows, options->precision};
+    const bool chooses = options->memory && wefti_job_offloads_auto(options->memory);
+    int64_t given[4] = {options->context, options->rows, options->precision, chooses};
     WEFT_TRY(wefti_party_join(&g->party, options->world));
     WEFT_TRY(wefti_pretrained_path_across(&g->party, checkpoint, &g->path, &g->note));
     WEFT_TRY(wefti_party_broadcast(&g->party, WEFT_OK, given, sizeof given));
@@ -220,7 +250,10 @@ static weft_status open_parts(weft_generator *g, const char *checkpoint,
     WEFT_REQUIRE(g->precision == WEFT_F32 || g->precision == WEFT_BF16, WEFT_E_ARG,
                  "text is generated in f32 or in bf16, not in %s",
                  weft_dtype_text((weft_dtype)given[2]));
-    WEFT_TRY(wefti_party_agree(&g->party, read_model(g, given[0], options->tokenizer)));
+    weft_status read = read_model(g, given[0], options->tokenizer);
+    if (read >= 0 && chooses != given[3])
+        read = WEFT_RAISE(WEFT_E_MISMATCH, "memory.offload is auto on some ranks only");
+    WEFT_TRY(wefti_party_agree(&g->party, read));
     if (g->rows) WEFT_TRY(fit_caches(g, options));
     weft_status status = build(g, options);
     if (status < 0) return wefti_prefix(status, "%s", g->path);

@@ -44,10 +44,9 @@ struct weft_generator {
 
 /* ---- generate.c ---- */
 
-/* Adds a program for `batch` samples of `seq` tokens: the logits of `answers` of them, or of all if
- * these are fewer. Programs come in the order of their sizes. */
-weft_status wefti_generator_add(weft_generator *g, const weft_session_options *o, int64_t batch,
-                                int64_t seq) WEFT_CHECKED;
+/* Adds the graph of a program for `batch` samples of `seq` tokens: the logits of `answers` of them,
+ * or of all if these are fewer. Programs come in the order of their sizes. */
+weft_status wefti_generator_add(weft_generator *g, int64_t batch, int64_t seq) WEFT_CHECKED;
 /* Whether some rank was asked to stop. */
 weft_status wefti_generator_stopped(const weft_generator *g, const weft_generate_options *o,
                                     bool *out) WEFT_CHECKED;
@@ -64,8 +63,8 @@ weft_status wefti_generate_share(const weft_generator *g, weft_status status,
 
 /* ---- many.c ---- */
 
-/* Graphs and programs of a generator for several texts. config.cache_rows is set. */
-weft_status wefti_many_build(weft_generator *g, const weft_session_options *o) WEFT_CHECKED;
+/* The graphs of a generator for several texts. config.cache_rows is set. */
+weft_status wefti_many_build(weft_generator *g) WEFT_CHECKED;
 /* Tokens that the longest prompt and its text take, at most the context. */
 weft_status wefti_many_room(const weft_generator *g, const weft_prompt *prompts, int64_t count,
                             int64_t *out) WEFT_CHECKED;

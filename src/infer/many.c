@@ -49,12 +49,12 @@ static int64_t answers_of(const weft_generator *g, int program) {
     return g->sizes[program] < g->rows ? g->sizes[program] : g->rows;
 }
 
-weft_status wefti_many_build(weft_generator *g, const weft_session_options *o) {
+weft_status wefti_many_build(weft_generator *g) {
     static const int64_t sizes[] = {1, 8, 32, GENERATE_PIECE};
     g->answers = g->rows;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        WEFT_TRY(wefti_generator_add(g, o, sizes[i], 1));
-    return g->rows > GENERATE_PIECE ? wefti_generator_add(g, o, g->rows, 1) : WEFT_OK;
+        WEFT_TRY(wefti_generator_add(g, sizes[i], 1));
+    return g->rows > GENERATE_PIECE ? wefti_generator_add(g, g->rows, 1) : WEFT_OK;
 }
 
 weft_status wefti_many_room(const weft_generator *g, const weft_prompt *prompts, int64_t count,

@@ -65,18 +65,17 @@ static weft_status configure(wefti_trained *m) {
     return WEFT_OK;
 }
 
-/* The plan's microbatches and optimizer states have no meaning here. */
-static weft_status build_session(wefti_trained *m, weft_model_use use, int64_t batch,
-                                 int64_t length) {
-    wefti_built *b = &m->built;
-    weft_session_options o = wefti_built_options(b);
-    if (!length && b->model.objective->is_language) length = m->job.model.context;
-    o.optimizer = (weft_optimizer){.kind = WEFT_NO_OPTIMIZER};
-    o.clip = 0;
-    o.recovery = o.buddy = false;
-    o.microbatches = 1;
+/* The graph of the passes: model.eval_graph. Then decides what memory.offload: auto moves. */
+static weft_status build_graph(wefti_built *b, weft_model_use use, int64_t batch, int64_t length) {
+    const weft_session_options o = wefti_built_forward_options(b);
+    if (!length && b->model.objective->is_language) length = b->job->model.context;
     WEFT_TRY(weft_model_build(&b->model.config, use, batch ? batch : b->batch.micro, length,
-                              m->job.train.precision, &b->model.eval_graph));
+                              b->job->train.precision, &b->model.eval_graph));
+    return wefti_built_offload(b, &o, &b->model.eval_graph, 1);
+}
+
+static weft_status build_session(wefti_built *b) {
+    const weft_session_options o = wefti_built_forward_options(b);
     return wefti_session_create(b->model.eval_graph, &o, &b->session);
 }
 
@@ -101,7 +100,8 @@ weft_status wefti_trained_open(wefti_trained *m, weft_model_use use, int64_t bat
     wefti_built_limit_memory(b);
     WEFT_TRY(wefti_built_graph(b)); /* plans are made for the graph that is trained */
     if (use == WEFT_USE_EVAL) wefti_built_hold_batches(b, false);
-    WEFT_TRY(build_session(m, use, batch, length));
+    WEFT_TRY(build_graph(b, use, batch, length));
+    WEFT_TRY(build_session(b));
     WEFT_TRY(wefti_built_fits_machine(b));
     WEFT_TRY(tell_unmatched(m));
     WEFT_TRY(wefti_pretrained_load_parts(&b->setup->party, b->session, &b->model.config, m->path));

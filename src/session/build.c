@@ -218,29 +218,31 @@ static weft_status check_microbatches(int64_t microbatches) {
 
 /* Interleaved micro-batches count as microbatches. If the plan has only their number, the session
  * decides how many microbatches there are. */
-weft_status wefti_session_take_plan(const weft_plan *plan, int32_t *own, weft_plan **out) {
+weft_status wefti_session_take_plan(const weft_session_options *options, int32_t *microbatches,
+                                    weft_plan **out) {
+    const weft_plan *plan = options->plan;
+    const int own = options->microbatches;
+    const bool forward =
+        options->optimizer.kind == WEFT_NO_OPTIMIZER && !options->keep_gradients && own == 1;
     WEFT_TRY(weft_plan_check(plan));
     WEFT_TRY(wefti_plan_copy(plan, out));
     WEFT_TRY(wefti_plan_refine(*out));
     bool pipeline = plan->pipeline.stages > 1;
     int32_t parts = pipeline ? plan->pipeline.microbatches : plan->accumulate;
-    int64_t microbatches = (int64_t)(parts > 1 ? parts : 1) * plan->copies;
-    WEFT_REQUIRE(*own == 1 || *own == microbatches || (parts <= 1 && *own % plan->copies == 0),
-                 WEFT_E_ARG, "the plan has %lld microbatches%s, the session %d",
-                 (long long)microbatches, plan->copies > 1 ? ", its copies counted" : "", *own);
-    WEFT_TRY(check_microbatches(microbatches));
-    if (*own == 1) *own = (int32_t)microbatches;
+    const int64_t all = (int64_t)(parts > 1 ? parts : 1) * plan->copies;
+    WEFT_REQUIRE(own == 1 || own == all || (parts <= 1 && own % plan->copies == 0), WEFT_E_ARG,
+                 "the plan has %lld microbatches%s, the session %d", (long long)all,
+                 plan->copies > 1 ? ", its copies counted" : "", own);
+    WEFT_TRY(check_microbatches(all));
+    *microbatches = own == 1 && !forward ? (int32_t)all : own;
+    if (forward) (*out)->optimizer.master = WEFT_TIER_DEVICE;
     return WEFT_OK;
 }
 
 static weft_status take_plan(weft_session *s, const weft_plan *plan) {
-    const bool forward = s->options.optimizer.kind == WEFT_NO_OPTIMIZER &&
-                         !s->options.keep_gradients && s->options.microbatches == 1;
-    WEFT_TRY(wefti_session_take_plan(plan, &s->options.microbatches, &s->plan));
-    if (forward) { /* the plan's are of a step with an update */
-        s->options.microbatches = 1;
-        s->plan->optimizer.master = WEFT_TIER_DEVICE;
-    }
+    weft_session_options o = s->options;
+    o.plan = plan;
+    WEFT_TRY(wefti_session_take_plan(&o, &s->options.microbatches, &s->plan));
     s->devices = plan->devices;
     return wefti_route_cache_create(&s->routes);
 }

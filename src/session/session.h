@@ -10,11 +10,12 @@
 
 /* What a session makes of its options, for reports that build programs without a session.
  *
- * take_plan checks the plan and copies it to *out, for weft_plan_destroy, also on failure. It takes
- * the plan's number of microbatches if *microbatches is 1; otherwise both must agree.
+ * take_plan checks the plan of the options and copies it to *out, for weft_plan_destroy, also on
+ * failure. *microbatches: those of the options, or the plan's if these are 1; otherwise both must
+ * agree. Forward passes have no optimizer, one microbatch, and no masters.
  *
  * choose_bf16 tells how bf16 products are computed. */
-weft_status wefti_session_take_plan(const weft_plan *plan, int32_t *microbatches,
+weft_status wefti_session_take_plan(const weft_session_options *options, int32_t *microbatches,
                                     weft_plan **out) WEFT_CHECKED;
 wefti_bf16_compute wefti_session_choose_bf16(const weft_graph *graph, weft_bf16_compute wanted);
 

@@ -292,6 +292,15 @@ weft_session_options wefti_built_options(const wefti_built *b) {
     return o;
 }
 
+weft_session_options wefti_built_forward_options(const wefti_built *b) {
+    weft_session_options o = wefti_built_options(b);
+    o.optimizer = (weft_optimizer){.kind = WEFT_NO_OPTIMIZER};
+    o.clip = 0;
+    o.recovery = o.buddy = false;
+    o.microbatches = 1;
+    return o;
+}
+
 /* Tokens of a sample; 0: the model's whole context, or not a language model. */
 static int64_t context_of(const wefti_built *b) {
     return b->model.objective->is_language ? b->job->model.context : 0;
@@ -325,22 +334,23 @@ weft_status wefti_built_graph(wefti_built *b) {
     return first ? WEFT_OK : wefti_built_search(b);
 }
 
-weft_status wefti_built_eval_graph_of(const wefti_built *b, weft_graph **out) {
+static bool validates(const wefti_built *b) {
+    return b->data && weft_data_samples(b->data, WEFT_DATA_VALIDATION) > 0;
+}
+
+static weft_status build_eval_graph(wefti_built *b) {
     const wefti_model_form form = {.narrow = b->job->train.master == WEFT_TIER_HOST};
     return wefti_model_build_of(&b->model.config, WEFT_USE_EVAL, b->batch.micro, context_of(b),
-                                b->job->train.precision, form, out);
+                                b->job->train.precision, form, &b->model.eval_graph);
 }
 
-weft_status wefti_built_eval_graph(wefti_built *b) {
-    return wefti_built_eval_graph_of(b, &b->model.eval_graph);
-}
-
-static weft_status build_graphs(wefti_built *b) {
+weft_status wefti_built_graphs(wefti_built *b) {
     WEFT_TRY(wefti_built_graph(b));
     wefti_built_hold_batches(b, true);
-    WEFT_TRY(wefti_built_offload(b));
-    if (weft_data_samples(b->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
-    return wefti_built_eval_graph(b);
+    if (validates(b)) WEFT_TRY(build_eval_graph(b));
+    weft_graph *const graphs[] = {b->model.graph, b->model.eval_graph};
+    const weft_session_options o = wefti_built_options(b);
+    return wefti_built_offload(b, &o, graphs, b->model.eval_graph ? 2 : 1);
 }
 
 /* Warns of parts of the plan without effect. */
@@ -411,8 +421,7 @@ static int64_t row_bytes(const wefti_built *b, const char *name) {
 void wefti_built_hold_batches(wefti_built *b, bool trains) {
     const wefti_objective *objective = b->model.objective;
     const int64_t input = row_bytes(b, objective->input), target = row_bytes(b, objective->target);
-    const bool passes =
-        !trains || (b->data && weft_data_samples(b->data, WEFT_DATA_VALIDATION) > 0);
+    const bool passes = !trains || validates(b);
     const int64_t all =
         (trains ? wefti_feed_ring_bytes(WEFTI_RING_TRAIN, b->job->train.batch, input, target) : 0) +
         (passes ? wefti_feed_ring_bytes(WEFTI_RING_PASSES, b->batch.micro, input, target) : 0);
@@ -453,7 +462,7 @@ weft_status wefti_built_prepare(wefti_built *b) {
                          "repeat within a step",
                          (long long)samples, (long long)b->job->train.batch);
     wefti_built_limit_memory(b);
-    return build_graphs(b);
+    return wefti_built_graphs(b);
 }
 
 weft_status wefti_built_build(wefti_built *b) {

@@ -17,7 +17,7 @@ static bool has_entries(const wefti_built *b, bool trains) {
 }
 
 static bool may_use_disk(const wefti_built *b, bool trains) {
-    return (trains && wefti_job_offloads_auto(b->job)) || has_entries(b, trains);
+    return wefti_job_offloads_auto(b->job) || has_entries(b, trains);
 }
 
 static bool has_directory(const wefti_built *b) {

@@ -1,6 +1,8 @@
-/* memory.offload: auto. The programs of the plan are built, dry. If they do not fit the memory of a
- * device, candidates are chosen by what they free and cost (setup/movable.h, memory/residency.h),
- * and the programs are built again. If an estimate was off, the next choice has a smaller limit. */
+/* memory.offload: auto, for the programs of any graphs of a model. The programs of the plan are
+ * built, dry. If they do not fit the memory of a device, candidates are chosen by what they free
+ * and cost (setup/movable.h, memory/residency.h), and the programs are built again. If an estimate
+ * was too low, the next choice has a smaller limit. If it was too high, some candidates stay after
+ * all. */
 #include <string.h>
 
 #include "base/number.h"
@@ -13,8 +15,8 @@
 #include "setup/programs.h"
 #include "weft/info.h"
 
-enum { CHOICE_ROUNDS = 8 };
-#define ENOUGH (INT64_MAX / 4) /* bytes of a tier without a limit */
+enum { CHOICE_ROUNDS = 8, TAKEN_BACK = 16 }; /* times that programs are built, at most */
+#define ENOUGH (INT64_MAX / 4)               /* bytes of a tier without a limit */
 
 /* A plan with its programs. */
 typedef struct offload_trial {
@@ -26,8 +28,9 @@ typedef struct offload_trial {
 
 typedef struct offload_choice {
     wefti_built *b;
+    const weft_session_options *options;
     weft_plan *base;             /* moves nothing that the user has not decided */
-    wefti_job_programs programs; /* with graphs of its own, and the plan of a trial */
+    wefti_job_programs programs; /* with the plan of a trial */
     wefti_machine_model *machine;
     wefti_arena *arena;
     wefti_movable movable;
@@ -36,6 +39,15 @@ typedef struct offload_choice {
     wefti_limits limits; /* of the job */
     bool tiers[WEFT_TIERS];
 } offload_choice;
+
+static bool trains(const offload_choice *x) {
+    return x->options->optimizer.kind != WEFT_NO_OPTIMIZER;
+}
+
+/* For messages: what needs memory. */
+static const char *work_of(const offload_choice *x) {
+    return trains(x) ? "a step" : "a pass";
+}
 
 /* ---- trials ---- */
 
@@ -52,8 +64,9 @@ static void end_trial(offload_trial *t) {
 /* Also on failure, the caller calls end_trial. */
 static weft_status try_plan(offload_choice *x, const weft_plan *plan, offload_trial *t) {
     wefti_job_programs *of = &x->programs;
-    of->microbatches = (int32_t)x->b->batch.microbatches;
-    WEFT_TRY(wefti_session_take_plan(plan, &of->microbatches, &t->plan));
+    weft_session_options o = *x->options;
+    o.plan = plan;
+    WEFT_TRY(wefti_session_take_plan(&o, &of->microbatches, &t->plan));
     of->plan = t->plan;
     const wefti_fold fold = {.plan = of->devices > 1 ? t->plan : NULL,
                              .graphs = of->graphs,
@@ -146,21 +159,24 @@ static weft_status refuse(const offload_choice *x, int64_t base, int64_t least,
     wefti_bytes_text(base, need);
     wefti_bytes_text(x->limit, most);
     WEFT_REQUIRE(x->tiers[WEFT_TIER_HOST] || x->tiers[WEFT_TIER_DISK], WEFT_E_NOMEM,
-                 "memory.offload: auto: a step needs %s of device memory, but the limit "
+                 "memory.offload: auto: %s needs %s of device memory, but the limit "
                  "(%s) is %s, which lacks %lld bytes, and there is no tier below it: set "
                  "memory.disk.path to a directory of a local disk",
-                 need, key, most, (long long)(base - x->limit));
+                 work_of(x), need, key, most, (long long)(base - x->limit));
     WEFT_REQUIRE(r->lacking == WEFTI_RESIDENCY_STAYS, WEFT_E_NOMEM,
-                 "memory.offload: auto: a step needs %s of device memory, but the limit "
+                 "memory.offload: auto: %s needs %s of device memory, but the limit "
                  "(%s) is %s, and what must leave it needs %lld bytes more than tier %s has: "
                  "give the tier more room%s",
-                 need, key, most, (long long)r->lacks, names[r->lacking],
+                 work_of(x), need, key, most, (long long)r->lacks, names[r->lacking],
                  r->lacking ? " (memory.disk.size)" : " (memory.host), or set memory.disk.path");
     WEFT_FAIL(WEFT_E_NOMEM,
-              "memory.offload: auto: a step needs %s of device memory, and %s with all optimizer "
-              "states, parameters and saved blocks in lower tiers, but the limit (%s) is "
-              "%s, which lacks %lld bytes: use a smaller train.batch, or more train.accumulate",
-              need, wefti_bytes_text(least, moved), key, most, (long long)(least - x->limit));
+              "memory.offload: auto: %s needs %s of device memory, and %s with all %sparameters%s "
+              "in lower tiers, but the limit (%s) is %s, which lacks %lld bytes: use %s",
+              work_of(x), need, wefti_bytes_text(least, moved),
+              trains(x) ? "optimizer states, " : "", trains(x) ? " and saved blocks" : "", key,
+              most, (long long)(least - x->limit),
+              trains(x) ? "a smaller train.batch, or more train.accumulate"
+                        : "fewer samples or rows at once, or a shorter context");
 }
 
 /* All that may move, each to the first tier that has room. */
@@ -177,16 +193,62 @@ static void move_all(const wefti_residency_problem *p, int8_t *tier) {
     }
 }
 
-static weft_status take_trial(offload_choice *x, offload_trial *t, int64_t base) {
+static bool has_entry(const weft_plan *plan, const wefti_offload_rule *entry) {
+    for (int64_t i = 0; i < plan->offload.count; i++) {
+        const wefti_offload_rule *own = &plan->offload.rules[i];
+        if (own->what == entry->what && own->to == entry->to && !strcmp(own->match, entry->match))
+            return true;
+    }
+    return false;
+}
+
+/* "parameters of h.0.*, h.1.* to disk; saved of h.* to host" */
+static char *moves_text(const weft_plan *base, const weft_plan *plan) {
+    enum { NAMED = 12 };
+    wefti_text out = {0};
+    const wefti_offload_rule *last = NULL;
+    int named = 0;
+    for (int64_t i = 0; i < plan->offload.count; i++) {
+        const wefti_offload_rule *r = &plan->offload.rules[i];
+        if (has_entry(base, r) || named++ >= NAMED) continue;
+        const bool same = last && last->what == r->what && last->to == r->to;
+        if (last && !same) wefti_text_add(&out, " to %s; ", wefti_tier_words[last->to]);
+        if (!same) wefti_text_add(&out, "%s of ", wefti_offload_words[r->what]);
+        wefti_text_add(&out, "%s%s", same ? ", " : "", r->match);
+        last = r;
+    }
+    if (last) wefti_text_add(&out, " to %s", wefti_tier_words[last->to]);
+    if (named > NAMED) wefti_text_add(&out, "; and %d more entries", named - NAMED);
+    return wefti_text_take(&out);
+}
+
+/* Tells what moves, in a note and for reports. */
+static weft_status tell(const offload_choice *x, const offload_trial *t, int64_t base) {
     char need[32], least[32], most[32];
+    wefti_built *b = x->b;
+    char *moves = moves_text(x->base, t->plan);
+    char *note =
+        wefti_format("memory.offload: auto: %s needs %s of device memory in place of %s, "
+                     "of which the limit is %s: moved are %s",
+                     work_of(x), wefti_bytes_text(t->bytes, least), wefti_bytes_text(base, need),
+                     wefti_bytes_text(x->limit, most), moves ? moves : "");
+    char *all = note ? wefti_format("%s%s\n", b->search_notes ? b->search_notes : "", note) : NULL;
+    if (all) {
+        wefti_setup_note(b->setup, "%s", note);
+        wefti_free(b->search_notes);
+        b->search_notes = all;
+    }
+    wefti_free(note);
+    wefti_free(moves);
+    WEFT_REQUIRE(all, WEFT_E_NOMEM, "no memory for a note");
+    return WEFT_OK;
+}
+
+static weft_status take_trial(offload_choice *x, offload_trial *t, int64_t base) {
+    WEFT_TRY(tell(x, t, base));
     weft_plan_destroy(x->b->searched);
     x->b->searched = t->plan;
     t->plan = NULL;
-    wefti_setup_note(x->b->setup,
-                     "memory.offload: auto: a step needs %s of device memory in place of %s, of "
-                     "which the limit is %s",
-                     wefti_bytes_text(t->bytes, least), wefti_bytes_text(base, need),
-                     wefti_bytes_text(x->limit, most));
     return WEFT_OK;
 }
 
@@ -195,7 +257,7 @@ static weft_status predict_again(const offload_choice *x, const offload_trial *t
     weft_search_report *r = x->b->report;
     const wefti_predict_files none = {.trace = NULL};
     weft_prediction *p;
-    if (!r || !r->prediction) return WEFT_OK;
+    if (!r || !r->prediction || !trains(x)) return WEFT_OK;
     const wefti_predict_options options = {.machine = x->machine,
                                            .microbatches = x->programs.microbatches,
                                            .tokens = r->prediction->tokens_per_second *
@@ -235,6 +297,49 @@ static weft_status try_choices(offload_choice *x, wefti_residency_problem *p, we
     return WEFT_OK;
 }
 
+/* Of the candidates that move and are not marked: the one that costs most. -1: none. */
+static int32_t costliest(const wefti_residency_problem *p, const int8_t *tier, const bool *marked) {
+    int32_t best = -1;
+    double most = -1;
+    for (int32_t i = 0; i < p->count; i++) {
+        const double seconds = tier[i] == WEFTI_RESIDENCY_STAYS || marked[i]
+                                   ? -1
+                                   : p->candidates[i].to[tier[i]].seconds;
+        if (seconds < most ||
+            (seconds == most && (best < 0 || p->candidates[i].bytes <= p->candidates[best].bytes)))
+            continue;
+        best = i;
+        most = seconds;
+    }
+    return best;
+}
+
+/* Keeps in device memory what need not move. *t: the programs of the choice, which fit. */
+static weft_status take_back(offload_choice *x, const wefti_residency_problem *p, int8_t *tier,
+                             offload_trial *t) {
+    bool *tried = wefti_arena_alloc(x->arena, (size_t)p->count + 1);
+    WEFT_REQUIRE(tried, WEFT_E_NOMEM, "no memory for a choice of tiers");
+    for (int k = 0; k < TAKEN_BACK; k++) {
+        offload_trial other = {.plan = NULL};
+        const int32_t i = costliest(p, tier, tried);
+        if (i < 0) return WEFT_OK;
+        const int8_t before = tier[i];
+        tried[i] = true;
+        tier[i] = WEFTI_RESIDENCY_STAYS;
+        const weft_status status = try_tiers(x, tier, &other);
+        if (status >= 0 && fits(x, &other)) {
+            const offload_trial worse = *t;
+            *t = other;
+            other = worse;
+        } else {
+            tier[i] = before;
+        }
+        end_trial(&other);
+        WEFT_TRY(status);
+    }
+    return WEFT_OK;
+}
+
 static weft_status choose_moves(offload_choice *x, const offload_trial *base, offload_trial *t) {
     const wefti_movable_costs costs = {
         .machine = x->machine,
@@ -244,7 +349,7 @@ static weft_status choose_moves(offload_choice *x, const offload_trial *base, of
         .allowed = {x->tiers[WEFT_TIER_HOST], x->tiers[WEFT_TIER_DISK]}};
     wefti_residency_problem p;
     wefti_residency r = {.tier = NULL};
-    WEFT_TRY(wefti_movable_find(x->programs.built.model.graph, x->base, x->arena, &x->movable));
+    WEFT_TRY(wefti_movable_find(x->programs.graph[0], x->base, x->arena, &x->movable));
     WEFT_TRY(wefti_movable_problem(&x->movable, base->classes, &costs, &p));
     p.limit = x->limit;
     find_rooms(x, base->classes, p.room);
@@ -259,6 +364,7 @@ static weft_status choose_moves(offload_choice *x, const offload_trial *base, of
     if (!fits(x, t) && wefti_built_is_joint(x->b)) return WEFT_OK;
     if (t->bytes <= x->limit && !fits(x, t)) r.lacking = 0, r.lacks = host_lacks(x, t);
     if (!fits(x, t)) return refuse(x, base->bytes, t->bytes, &r);
+    WEFT_TRY(take_back(x, &p, r.tier, t));
     WEFT_TRY(predict_again(x, t));
     return take_trial(x, t, base->bytes);
 }
@@ -277,24 +383,17 @@ static weft_status begin_base(offload_choice *x) {
     return weft_plan_accumulate(x->base, (int)x->b->job->train.accumulate);
 }
 
-static weft_status open_graphs(offload_choice *x) {
+static weft_status begin(offload_choice *x, weft_graph *const *graphs, int32_t count) {
     wefti_built *b = x->b;
     wefti_job_programs *of = &x->programs;
-    of->graphs = 1;
-    WEFT_TRY(wefti_built_graph_of(b, &b->model.config, b->batch.micro, &of->built.model.graph));
-    WEFT_TRY(wefti_graph_wrap(of->built.model.graph));
-    if (!b->data || weft_data_samples(b->data, WEFT_DATA_VALIDATION) == 0) return WEFT_OK;
-    of->graphs = 2;
-    WEFT_TRY(wefti_built_eval_graph_of(b, &of->built.model.eval_graph));
-    return wefti_graph_wrap(of->built.model.eval_graph);
-}
-
-static weft_status begin(offload_choice *x) {
-    wefti_built *b = x->b;
-    wefti_job_programs *of = &x->programs;
-    const weft_session_options o = wefti_built_options(b);
+    const weft_session_options *o = x->options;
     int64_t limit;
-    *of = (wefti_job_programs){.built = {.job = b->job}, .devices = wefti_built_devices(b)};
+    *of = (wefti_job_programs){
+        .built = {.job = b->job}, .devices = wefti_built_devices(b), .graphs = count};
+    for (int32_t g = 0; g < count; g++) {
+        of->graph[g] = graphs[g];
+        WEFT_TRY(wefti_graph_wrap(graphs[g]));
+    }
     WEFT_TRY(wefti_arena_create(&x->arena));
     WEFT_TRY(wefti_built_machine(b, &x->machine, &limit));
     x->limits = wefti_built_limits(b);
@@ -306,16 +405,15 @@ static weft_status begin(offload_choice *x) {
     WEFT_TRY(begin_base(x));
     if (*b->job->machine) WEFT_TRY(wefti_job_programs_place(of, x->machine));
     WEFT_TRY(wefti_route_cache_create(&of->routes));
-    WEFT_TRY(open_graphs(x));
-    const int64_t threads = (o.threads ? o.threads : wefti_cores()) / wefti_built_sharing(b);
+    const int64_t threads = (o->threads ? o->threads : wefti_cores()) / wefti_built_sharing(b);
     of->prepare = (wefti_prepare){.threads = threads > 1 ? (int)threads : 1,
-                                  .bf16 = wefti_session_choose_bf16(of->built.model.graph, o.bf16)};
-    return wefti_optimizer_for(&o, of->built.model.graph, &of->optimizer);
+                                  .bf16 = wefti_session_choose_bf16(graphs[0], o->bf16)};
+    return trains(x) ? wefti_optimizer_for(o, graphs[0], &of->optimizer) : WEFT_OK;
 }
 
-static weft_status choose(offload_choice *x) {
+static weft_status choose(offload_choice *x, weft_graph *const *graphs, int32_t count) {
     offload_trial base = {.plan = NULL}, t = {.plan = NULL};
-    WEFT_TRY(begin(x));
+    WEFT_TRY(begin(x, graphs, count));
     weft_status status = try_plan(x, x->base, &base);
     if (status >= 0 && base.bytes > x->limit) status = choose_moves(x, &base, &t);
     end_trial(&t);
@@ -323,12 +421,11 @@ static weft_status choose(offload_choice *x) {
     return status;
 }
 
-static weft_status choose_alone(wefti_built *b) {
-    offload_choice x = {.b = b};
-    const weft_status status = choose(&x);
+static weft_status choose_alone(wefti_built *b, const weft_session_options *options,
+                                weft_graph *const *graphs, int32_t count) {
+    offload_choice x = {.b = b, .options = options};
+    const weft_status status = choose(&x, graphs, count);
     wefti_movable_free(&x.movable);
-    weft_graph_destroy(x.programs.built.model.graph);
-    weft_graph_destroy(x.programs.built.model.eval_graph);
     wefti_job_programs_free(&x.programs);
     wefti_model_destroy(x.machine);
     weft_plan_destroy(x.base);
@@ -336,9 +433,10 @@ static weft_status choose_alone(wefti_built *b) {
     return status;
 }
 
-weft_status wefti_built_offload(wefti_built *b) {
+weft_status wefti_built_offload(wefti_built *b, const weft_session_options *options,
+                                weft_graph *const *graphs, int32_t count) {
     const wefti_setup *s = b->setup;
     if (!wefti_job_offloads_auto(b->job) || (s->briefing && !s->briefing->anew)) return WEFT_OK;
-    const weft_status status = s->party.follows ? WEFT_OK : choose_alone(b);
+    const weft_status status = s->party.follows ? WEFT_OK : choose_alone(b, options, graphs, count);
     return s->party.agreement ? wefti_built_share_plan(b, status) : status;
 }

@@ -15,27 +15,22 @@ static int threads_of(const wefti_job_programs *p) {
     return threads > 1 ? threads : 1;
 }
 
-static weft_status take_plan(wefti_job_programs *p) {
-    const weft_plan *plan = wefti_built_plan(&p->built);
+static weft_status take_plan(wefti_job_programs *p, const weft_session_options *o) {
     p->devices = 1;
-    if (!plan) return WEFT_OK;
-    WEFT_TRY(wefti_session_take_plan(plan, &p->microbatches, &p->plan));
-    p->devices = plan->devices;
+    p->microbatches = o->microbatches;
+    if (!o->plan) return WEFT_OK;
+    WEFT_TRY(wefti_session_take_plan(o, &p->microbatches, &p->plan));
+    p->devices = p->plan->devices;
     return wefti_route_cache_create(&p->routes);
 }
 
 static weft_status open_graphs(wefti_job_programs *p) {
-    wefti_built *b = &p->built;
-    const bool validates = b->data && weft_data_samples(b->data, WEFT_DATA_VALIDATION) > 0;
-    WEFT_TRY(wefti_built_graph(b));
-    wefti_built_hold_batches(b, true);
-    WEFT_TRY(wefti_built_offload(b));
-    WEFT_TRY(wefti_graph_wrap(b->model.graph));
-    p->graphs = 1;
-    if (!validates) return WEFT_OK;
-    WEFT_TRY(wefti_built_eval_graph(b));
-    p->graphs = 2;
-    return wefti_graph_wrap(b->model.eval_graph);
+    const wefti_built_model *m = &p->built.model;
+    WEFT_TRY(wefti_built_graphs(&p->built));
+    p->graph[p->graphs++] = m->graph;
+    if (m->eval_graph) p->graph[p->graphs++] = m->eval_graph;
+    for (int32_t g = 0; g < p->graphs; g++) WEFT_TRY(wefti_graph_wrap(p->graph[g]));
+    return WEFT_OK;
 }
 
 /* Buddies are chosen by host, which the job's machine tells. */
@@ -54,8 +49,7 @@ weft_status wefti_job_programs_open(const weft_job *job, wefti_job_programs *p) 
     WEFT_TRY(wefti_built_configure(b));
     WEFT_TRY(open_graphs(p));
     const weft_session_options o = wefti_built_options(b);
-    p->microbatches = o.microbatches;
-    WEFT_TRY(take_plan(p));
+    WEFT_TRY(take_plan(p, &o));
     WEFT_TRY(place_buddies(p, job));
     p->prepare = (wefti_prepare){.threads = threads_of(p),
                                  .bf16 = wefti_session_choose_bf16(b->model.graph, o.bf16)};
@@ -87,8 +81,7 @@ weft_status wefti_job_programs_place(wefti_job_programs *p, const wefti_machine_
 
 weft_status wefti_job_programs_build(const wefti_job_programs *p, int32_t rank, bool dry,
                                      wefti_program **programs) {
-    wefti_program_spec spec = {.graph = p->built.model.graph,
-                               .kind = wefti_kind_of(rank),
+    wefti_program_spec spec = {.kind = wefti_kind_of(rank),
                                .prepare = p->prepare,
                                .optimizer = wefti_optimizer_plan_of(p->optimizer),
                                .microbatches = p->microbatches,
@@ -97,14 +90,15 @@ weft_status wefti_job_programs_build(const wefti_job_programs *p, int32_t rank, 
                                .host = p->host,
                                .routes = p->routes};
     spec.prepare.dry = dry;
-    WEFT_TRY(wefti_program_build(&spec, &programs[0]));
-    if (p->graphs == 1) return WEFT_OK;
-    spec.graph = p->built.model.eval_graph;
-    spec.optimizer = NULL;
-    spec.microbatches = 1;
-    spec.shared = programs[0];
-    spec.before = wefti_program_footprint(programs[0]);
-    return wefti_program_build(&spec, &programs[1]);
+    for (int32_t g = 0; g < p->graphs; g++) {
+        spec.graph = p->graph[g];
+        spec.before = wefti_programs_footprint(programs, g);
+        WEFT_TRY(wefti_program_build(&spec, &programs[g]));
+        spec.optimizer = NULL;
+        spec.microbatches = 1;
+        spec.shared = programs[0];
+    }
+    return WEFT_OK;
 }
 
 static weft_status build(void *context, int32_t rank, wefti_program **programs) {

@@ -7,6 +7,8 @@
 #include "topo/model.h"
 #include "setup/setup.h"
 
+enum { WEFTI_JOB_GRAPHS = 8 }; /* of a session, at most */
+
 typedef struct wefti_job_programs {
     wefti_setup setup; /* of one process */
     wefti_built built; /* without a session */
@@ -14,9 +16,10 @@ typedef struct wefti_job_programs {
     wefti_optimizer *optimizer;
     wefti_route_cache *routes;
     wefti_prepare prepare;
-    int32_t microbatches, devices, graphs; /* graphs: 2 with validation */
-    int32_t *host;                         /* [devices]; NULL: all are on one */
-    wefti_rank_classes *classes;           /* once all are built */
+    int32_t microbatches, devices, graphs;
+    weft_graph *graph[WEFTI_JOB_GRAPHS]; /* [graphs], borrowed: that of steps first */
+    int32_t *host;                       /* [devices]; NULL: all are on one */
+    wefti_rank_classes *classes;         /* once all are built */
 } wefti_job_programs;
 
 /* Graphs, plan and optimizer of a job. Opens the data only if sizes depend on them. Also on

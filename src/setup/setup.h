@@ -71,7 +71,8 @@ typedef struct wefti_built {
     weft_session *session;
     weft_plan *searched; /* once the graph is built: of a search, or of the run's record; NULL: the
                             job's plan counts */
-    char *search_notes;  /* of a search other than the joint one, a line each; NULL: none */
+    char *search_notes;  /* of a search other than the joint one, and of memory.offload: auto, a
+                            line each; NULL: none */
     weft_search_report *report; /* of the joint search on this rank; NULL: none */
     wefti_limits limits;        /* of a device on this machine */
     int64_t disk_bytes;         /* largest file of a device on the disk, 0: no limit */
@@ -111,10 +112,12 @@ weft_status wefti_built_graph(wefti_built *b) WEFT_CHECKED;
 /* The graph to train with `samples` in a microbatch, with the job's frozen parameters. */
 weft_status wefti_built_graph_of(const wefti_built *b, const weft_model_config *config,
                                  int64_t samples, weft_graph **out) WEFT_CHECKED;
-/* The graph to validate with: model.eval_graph. */
-weft_status wefti_built_eval_graph(wefti_built *b) WEFT_CHECKED;
-weft_status wefti_built_eval_graph_of(const wefti_built *b, weft_graph **out) WEFT_CHECKED;
+/* All graphs of a training: with validation data, model.eval_graph too. Then decides what
+ * memory.offload: auto moves. Collective in a world. */
+weft_status wefti_built_graphs(wefti_built *b) WEFT_CHECKED;
 weft_session_options wefti_built_options(const wefti_built *b);
+/* For forward passes: without optimizer and recovery, with one microbatch. */
+weft_session_options wefti_built_forward_options(const wefti_built *b);
 
 /* ---- disk.c: before the data are read and a plan is searched; collective ---- */
 
@@ -150,10 +153,12 @@ weft_status wefti_built_machine(const wefti_built *b, wefti_machine_model **out,
  * the job names its directory. out[WEFT_TIER_DEVICE] is false. */
 void wefti_built_tiers(const wefti_built *b, const wefti_machine_model *machine,
                        bool out[WEFT_TIERS]);
-/* Once the graph is built: if the plan does not fit the memory of a device, and memory.offload is
- * auto, `searched` becomes a plan with entries that make it fit. Rank 0 chooses. Collective in a
- * world. WEFT_E_NOMEM: nothing fits. */
-weft_status wefti_built_offload(wefti_built *b) WEFT_CHECKED;
+/* Before the session is created, with its options and its graphs in their order, which get wrapped:
+ * if memory.offload is auto, and the programs do not fit the memory of a device, `searched` becomes
+ * a plan with entries that make them fit. Rank 0 chooses. Collective in a world. WEFT_E_NOMEM:
+ * nothing fits. */
+weft_status wefti_built_offload(wefti_built *b, const weft_session_options *options,
+                                weft_graph *const *graphs, int32_t count) WEFT_CHECKED;
 
 /* ---- same.c: refuse what all ranks must share and do not; collective ---- */
 

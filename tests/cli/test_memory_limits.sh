@@ -96,6 +96,30 @@ expect 1 'memory.host|bytes' generate plain --prompt ab --tokens 4 memory.host=1
     'memory.offload=[{match: "*", what: parameters, to: host}]'
 # shellcheck disable=SC2086
 expect 1 'memory.device|bytes' plan --infer $job memory.device=1MiB
+# auto moves nothing of what fits. Else the result is the same within the limit, and a note says what moved.
+for verb in 'generate plain --prompt ab --tokens 4 --temperature 0' "eval $job plain" "plan --infer $job"; do
+    for limit in 1GiB 5MiB 4200KiB; do
+        # shellcheck disable=SC2086
+        "$weft" $verb $auto memory.device=$limit >out 2>notes || fail "$verb within $limit" notes
+        grep -v 'on the disk\|[0-9] device\|^rank' out >same.$limit
+        if [ $limit = 1GiB ]; then
+            [ -s notes ] && fail "$verb: auto moves what fits" notes
+        else
+            has_facts notes "memory.offload|auto|parameters|disk" || fail "$verb: no note says what moved" notes
+            cmp -s same.1GiB same.$limit || fail "$verb: moves change the result" out
+        fi
+    done
+    # shellcheck disable=SC2086
+    expect 1 'memory.offload|auto|memory.device|parameters|bytes' $verb $auto memory.device=1MiB
+    # shellcheck disable=SC2086
+    expect 1 'memory.offload|auto|memory.disk.path' $verb memory.offload=auto memory.device=4200KiB
+done
+# An exported folder has the moves of its job. In a world rank 0 chooses.
+# shellcheck disable=SC2086
+expect 0 'auto|parameters' infer $job plain --export folder --rows 1 $auto memory.device=4MiB
+[ "$(moved folder/plan.json)" -gt 0 ] || fail 'an exported plan has no entry' folder/plan.json
+expect 0 'auto|parameters' launch -n 2 --no-logs -- "$weft" generate plain --prompt ab --tokens 4 memory.offload=auto \
+    "memory.disk.path=$work" memory.device=2600KiB
 
 # Bad input: both limits of device memory.
 expect 1 'memory.device|device.memory' model job.yaml memory.device=1GiB device.memory=1GiB

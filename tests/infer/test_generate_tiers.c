@@ -233,6 +233,111 @@ static void tiers_change_no_text(void **state) {
     }
 }
 
+/* ---- memory.offload: auto ---- */
+
+enum { UNITS = 5, PARTS = 4 };
+/* The runs of blocks and the large parameters that move by themselves. */
+static const char *const units[UNITS] = {"wte.*", "wpe.*", "h.0.*", "h.1.*", "ln_f.*"};
+
+/* weft chooses, with `limit` bytes of device memory. */
+static weft_job *auto_of(int64_t limit) {
+    const rules choice = {"auto", "memory.offload=auto"};
+    weft_job *job = memory_of(&choice);
+    job->memory.device_bytes = limit;
+    return job;
+}
+
+static int64_t copied_by_a_token(const weft_generator *g) {
+    const wefti_program *p = g->session->views[0]->programs[0];
+    int64_t bytes = 0;
+    for (int32_t k = 0; k < p->step_count[WEFTI_SECTION_FIRST]; k++) {
+        const wefti_step *step = &p->steps[WEFTI_SECTION_FIRST][k];
+        const wefti_program_move *copy = wefti_step_copy(p, step);
+        if (copy && step->kind == WEFTI_STEP_POST) bytes += copy->bytes;
+    }
+    return bytes;
+}
+
+/* The bytes that a token copies with these units on the disk. */
+static int64_t try_units(const char *path, int chosen, int64_t *out_peak) {
+    const rules none = {"none", "memory.offload=[]"};
+    weft_job *job = memory_of(&none);
+    weft_plan *plan;
+    weft_generator *g;
+    ASSERT_OK(weft_plan_create(1, &plan));
+    for (int u = 0; u < UNITS; u++)
+        if (chosen >> u & 1)
+            ASSERT_OK(weft_plan_offload(plan, units[u], WEFT_OFFLOAD_PARAMETERS, WEFT_TIER_DISK));
+    ASSERT_OK(weft_generator_open(path,
+                                  &WEFT_STRUCT(weft_generator_options, .threads = 1,
+                                               .context = CONTEXT, .plan = plan, .memory = job),
+                                  &g));
+    const int64_t bytes = copied_by_a_token(g);
+    *out_peak = weft_generator_info_of(g).peak_bytes;
+    weft_generator_close(g);
+    weft_plan_destroy(plan);
+    weft_job_free(job);
+    return bytes;
+}
+
+/* For limits from what nothing moved needs to what all moved need: auto holds the limit, and copies
+ * as little as the best of all choices, within 2 %. */
+static void auto_is_the_best_choice(void **state) {
+    (void)state;
+    int64_t bytes[1 << UNITS], peak[1 << UNITS], least = INT64_MAX;
+    char path[600];
+    (void)snprintf(path, sizeof path, "%s", model_of(WEFT_FAMILY_GPT2));
+    for (int c = 0; c < 1 << UNITS; c++) {
+        bytes[c] = try_units(path, c, &peak[c]);
+        if (peak[c] < least) least = peak[c];
+    }
+    for (int part = 0; part <= PARTS; part++) {
+        const int64_t limit = peak[0] - (peak[0] - least) * part / PARTS;
+        int64_t best = INT64_MAX;
+        weft_generator *g;
+        weft_job *job = auto_of(limit);
+        for (int c = 0; c < 1 << UNITS; c++)
+            if (peak[c] <= limit && bytes[c] < best) best = bytes[c];
+        ASSERT_OK(weft_generator_open(
+            path,
+            &WEFT_STRUCT(weft_generator_options, .threads = 1, .context = CONTEXT, .memory = job),
+            &g));
+        const weft_generator_info info = weft_generator_info_of(g);
+        const int64_t own = copied_by_a_token(g);
+        print_message("limit %lld: %lld bytes are copied, %lld by the best choice\n",
+                      (long long)limit, (long long)own, (long long)best);
+        assert_true(info.peak_bytes <= limit);
+        assert_true(own * 100 <= best * 102);
+        assert_int_equal(own > 0, part > 0);
+        if (part) ASSERT_FACTS(info.note, "memory.offload|auto|parameters|disk");
+        weft_generator_close(g);
+        weft_job_free(job);
+    }
+}
+
+/* On one device, on several and in a world, one text or several at once. */
+static void auto_changes_no_text(void **state) {
+    (void)state;
+    static const texts like[] = {{.rows = 3}, {.devices = 2}, {.precision = WEFT_BF16}};
+    texts *one = calloc(1, sizeof *one), *tiers = calloc(1, sizeof *tiers);
+    char path[600];
+    (void)snprintf(path, sizeof path, "%s", model_of(WEFT_FAMILY_GPT2));
+    for (int i = 0; i < 3; i++) {
+        *one = *tiers = like[i];
+        one->checkpoint = tiers->checkpoint = path;
+        ASSERT_OK(write_texts(one, NULL));
+        weft_job *job = auto_of(one->info.peak_bytes - (16 << 10));
+        tiers->memory = job;
+        ASSERT_OK(write_texts(tiers, NULL));
+        assert_same(one, tiers, "gpt2", "auto");
+        assert_true(tiers->info.host_bytes + tiers->info.disk_bytes > 0);
+        if (like[i].devices > 1) in_world(tiers, one, "gpt2");
+        weft_job_free(job);
+    }
+    free(one);
+    free(tiers);
+}
+
 /* ---- what a reading serves ---- */
 
 static int64_t calls_of(weft_generator *g, int64_t prompts) {
@@ -310,6 +415,8 @@ static void a_failing_disk_is_told(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiers_change_no_text),
+        cmocka_unit_test(auto_is_the_best_choice),
+        cmocka_unit_test(auto_changes_no_text),
         cmocka_unit_test(several_texts_share_a_reading),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(a_failing_disk_is_told),

@@ -316,8 +316,8 @@ const cli_verb cli_generate = {
         "top-p,\n"
         "min-p. A text that --stop ends holds the stop text.\n"
         "--prompts makes one JSON object a line, in the order of the prompts.\n"
-        "The keys memory.offload, memory.disk.path, memory.disk.size, memory.device, memory.host "
-        "and\ndevice.memory mean what they mean in a job.\n"
+        "The keys memory.offload, memory.disk.path, memory.disk.size, memory.device, memory.host,\n"
+        "device.memory and machine mean what they mean in a job.\n"
         "Started by weft launch, mpirun, srun or torchrun: one device for each process.",
     .options = options,
     .run = run,

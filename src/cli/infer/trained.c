@@ -24,10 +24,11 @@ int cli_trained_words(const cli_verb *verb, int count, char **words, cli_job_sou
 
 static bool is_of_memory(const char *word, bool offload) {
     static const char *const keys[] = {"memory.disk.path", "memory.disk.size", "memory.device",
-                                       "memory.host",      "device.memory",    "memory.offload"};
-    enum { LIMITS = sizeof keys / sizeof *keys - 1 };
+                                       "memory.host",      "device.memory",    "memory.offload",
+                                       "machine"};
+    enum { ALL = sizeof keys / sizeof *keys, LIMITS = ALL - 2 };
     const size_t length = strcspn(word, "=");
-    for (int i = 0; i < LIMITS + offload; i++)
+    for (int i = 0; i < (offload ? ALL : LIMITS); i++)
         if (strlen(keys[i]) == length && !strncmp(word, keys[i], length)) return true;
     return false;
 }
@@ -65,7 +66,7 @@ int cli_trained_memory(const cli_verb *verb, int count, char **words, cli_memory
             return cli_usage(verb,
                              "'%s': the keys here are %smemory.disk.path, memory.disk.size, "
                              "memory.device, memory.host and device.memory",
-                             words[i], how.offload ? "memory.offload, " : "");
+                             words[i], how.offload ? "memory.offload, machine, " : "");
     return count > 1 ? load_memory(verb, count - 1, words + 1, &how, out) : CLI_DONE;
 }
 

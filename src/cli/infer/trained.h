@@ -19,8 +19,9 @@ int cli_trained_run(const cli_job_source *source, const char *program, cli_train
 int cli_exported_run(cli_trained_use *use, const void *values);
 /* The words PLACE key=value..., in any order, of verbs without a job: where parameters lie. Keys
  * are memory.disk.path, memory.disk.size, memory.device, memory.host and device.memory. offload:
- * memory.offload too. planned: a plan says what lies on the disk. *out NULL: there are no keys;
- * else weft_job_free. Leaves the place in words[0]. CLI_DONE, or an exit code after a complaint. */
+ * memory.offload and machine too. planned: a plan says what lies on the disk. *out NULL: there are
+ * no keys; else weft_job_free. Leaves the place in words[0]. CLI_DONE, or an exit code after a
+ * complaint. */
 typedef struct cli_memory_words {
     bool offload, planned;
     const char *place, *hint; /* for messages: what the place is; what one word too many may be */

@@ -66,17 +66,17 @@ static weft_status write_machine(const wefti_training *t, const wefti_machine_mo
  * the run. */
 static weft_status open_programs(const wefti_training *t, wefti_job_programs *p) {
     const weft_session_options o = wefti_built_options(t->built);
-    const weft_plan *plan = wefti_built_plan(t->built);
     const int devices = weft_session_devices(t->built->session);
     *p = (wefti_job_programs){.built = {.job = t->built->job, .model = t->built->model},
+                              .graph = {t->built->model.graph, t->built->model.eval_graph},
                               .microbatches = o.microbatches,
                               .devices = devices,
                               .graphs = t->built->model.eval_graph ? 2 : 1};
     p->prepare = (wefti_prepare){.threads = wefti_session_threads(t->built->session) / devices,
                                  .bf16 = wefti_training_is_native(t) ? WEFTI_BF16_NATIVE
                                                                      : WEFTI_BF16_AS_F32};
-    if (plan) {
-        WEFT_TRY(wefti_session_take_plan(plan, &p->microbatches, &p->plan));
+    if (o.plan) {
+        WEFT_TRY(wefti_session_take_plan(&o, &p->microbatches, &p->plan));
     } else if (devices > 1) { /* processes without a plan share the batch */
         WEFT_TRY(weft_plan_create(devices, &p->plan));
     }

@@ -67,8 +67,7 @@ static weft_status search(wefti_built *b, weft_plan **out) {
                  "parallel.mode must be auto and parallel.search joint: the job asks for no joint "
                  "search");
     if (!out && !wefti_job_offloads_auto(b->job)) return wefti_built_search(b);
-    WEFT_TRY(wefti_built_graph(b));
-    WEFT_TRY(wefti_built_offload(b));
+    WEFT_TRY(wefti_built_graphs(b));
     if (!out) return WEFT_OK;
     WEFT_TRY(begin(b, out));
     return complete(b, *out, NULL);
@@ -102,8 +101,7 @@ weft_status weft_job_plan(const weft_job *job, weft_plan **out, char **out_unmat
     weft_plan *plan = NULL;
     char *unmatched = NULL;
     weft_status status = wefti_built_configure(&b);
-    if (status >= 0) status = wefti_built_graph(&b);
-    if (status >= 0) status = wefti_built_offload(&b);
+    if (status >= 0) status = wefti_built_graphs(&b);
     if (status >= 0) status = begin(&b, &plan);
     if (status >= 0) status = complete(&b, plan, out_unmatched ? &unmatched : NULL);
     wefti_built_close(&b);

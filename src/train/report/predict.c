@@ -114,7 +114,9 @@ static weft_status predict_graph(weft_graph *graph, const weft_plan *plan,
     x->microbatches = session->microbatches;
     WEFT_TRY(weft_graph_status(graph));
     WEFT_TRY(wefti_graph_wrap(graph));
-    if (plan) WEFT_TRY(wefti_session_take_plan(plan, &x->microbatches, &x->plan));
+    weft_session_options of = *session;
+    of.plan = plan;
+    if (plan) WEFT_TRY(wefti_session_take_plan(&of, &x->microbatches, &x->plan));
     WEFT_TRY(wefti_optimizer_for(session, graph, &x->optimizer));
     const wefti_predict_spec spec = {
         .graph = graph,
