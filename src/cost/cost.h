@@ -65,6 +65,10 @@ wefti_arithmetic wefti_node_arithmetic(const weft_node *n);
 bool wefti_node_product(const weft_node *n, wefti_product_shape *out);
 double wefti_node_model_seconds(const wefti_machine_model *machine, const weft_node *n,
                                 const wefti_cost *cost);
+/* Of a node that the host computes, on its memory: memory moves at the machine's
+ * host_memory_bytes_per_second; without that figure, as on the device. */
+double wefti_host_node_seconds(const wefti_machine_model *machine, const weft_node *n,
+                               const wefti_cost *cost);
 /* Copies of `bytes` within the device: read and written. */
 double wefti_copy_seconds(const wefti_machine_model *machine, double bytes);
 /* The machine's rates of a tier below device memory. */

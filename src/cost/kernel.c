@@ -83,6 +83,13 @@ static double corrected(const wefti_device_model *d, const char *op, wefti_arith
     return launch + (seconds - launch) * wefti_model_op_factor(d, op, arithmetic, work);
 }
 
+double wefti_host_node_seconds(const wefti_machine_model *m, const weft_node *n,
+                               const wefti_cost *cost) {
+    const double seconds = wefti_node_model_seconds(m, n, cost);
+    const wefti_figure *rate = &m->device.host_memory_bytes_per_second;
+    return rate->source ? fmax(seconds, cost->bytes / rate->value) : seconds;
+}
+
 double wefti_copy_seconds(const wefti_machine_model *m, double bytes) {
     const wefti_device_model *d = &m->device;
     return corrected(d, "copy", WEFTI_ARITHMETIC_F32, 2 * bytes,

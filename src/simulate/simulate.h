@@ -17,6 +17,8 @@
  *   disk_bytes_per_second. The ranks of a host share its disk equally. A disk without a rate has
  *   1 GB/s. A wait for a copy ends when the copy does. If copies spend the cores of the machine, a
  *   post takes the time of its copy. Copies have no spans.
+ * - What the host computes takes no less than its bytes at the machine's
+ *   host_memory_bytes_per_second, and the device does nothing else meanwhile.
  * - Where devices move the data themselves when they wait for it (levels moved_in_waits), a wait
  *   takes the transfer's time from when all members have posted. Nothing overlaps with it.
  * - If fewer devices of a host compute at the same time than there are (devices_at_once), or fewer

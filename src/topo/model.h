@@ -68,7 +68,8 @@ const char *wefti_arithmetic_text(wefti_arithmetic arithmetic);
     X(aligned_bytes, 1, 4096, false)                                                               \
     X(context_bytes, 0, 1e18, false)                                                               \
     X(communicator_bytes, 0, 1e18, false)                                                          \
-    X(allocation_bytes, 1, 1e12, false)
+    X(allocation_bytes, 1, 1e12, false)                                                            \
+    X(host_memory_bytes_per_second, 1, 1e18, false)
 
 /* Ways between device memory and a tier below it: towards the device, away from it, and both at
  * once, where the rate counts the bytes of both. */

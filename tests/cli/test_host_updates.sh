@@ -17,6 +17,19 @@ kept=$(value host_bytes <out) moved=$(value host_moved_bytes <out) parameters=$(
 [ "$kept" -gt "$states" ] && [ "$moved" = $((3 * parameters)) ] || fail "the host keeps $kept of $states and $moved move" out
 # shellcheck disable=SC2086
 expect 0 "\"host_bytes\": $kept|\"host_moved_bytes\": $moved|host copy" simulate $small "$host" --machine v100 --json
+# A host whose memory moves 4 MB/s takes 7 x the parameters' bytes / rate for an update by adam, where nothing else is
+# as slow; a host that moves as much as the device, or says nothing, takes the device's time.
+"$weft" machine show v100 >v100.json
+for rate in 4e+06 9e+11 none; do
+    line="s/\(\"host_memory_bytes_per_second\": {\"value\": \)[^,]*/\\1$rate/"
+    [ $rate = none ] && line=/host_memory_bytes_per_second/d
+    sed "$line" v100.json >host.json
+    # shellcheck disable=SC2086
+    expect 0 step_seconds simulate $small "$host" --machine host.json --json
+    echo "$(value step_seconds <out)" >>steps
+done
+tr '\n' ' ' <steps | awk -v bytes="$parameters" '{ slow = 7 * bytes / 4e6; exit !($2 == $3 && $1 > slow && $1 < slow * 1.1) }' ||
+    fail "slow, fast and silent hosts take these seconds: $(tr '\n' ' ' <steps)" out
 # shellcheck disable=SC2086
 expect 0 '"on": "host"' program $small "$host" --json
 # shellcheck disable=SC2086
