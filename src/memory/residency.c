@@ -406,6 +406,7 @@ static weft_status choose(move_search *x, wefti_residency *out) {
     }
     memcpy(out->tier, x->best.tier, tier_bytes(x));
     out->moved = x->best.moved;
+    out->naive = x->most_moved;
     const int32_t worst = worst_point(x, &x->best);
     out->peak = x->p->limit + (worst < 0 ? 0 : x->best.left[worst]);
     for (int32_t i = 0; i < x->p->count; i++)

@@ -44,6 +44,7 @@ typedef struct wefti_residency {
     bool exact;     /* no other choice takes fewer seconds */
     double seconds; /* sums over the candidates that move */
     int64_t moved;
+    int64_t naive; /* bytes that the naive plan moves; INT64_MAX: it does not fit */
     int64_t peak; /* bytes of device memory that the choice needs, where the limit can bind; at most
                      the limit */
     /* If nothing fits: the tier that lacks bytes, or WEFTI_RESIDENCY_STAYS: device memory lacks

@@ -356,6 +356,7 @@ weft_status weft_op_place(weft_plan *plan, const char *match, const char *where)
 }
 
 weft_status wefti_plan_take_offload(weft_plan *plan, const weft_plan *from) {
+    if (from->offload.ahead) plan->offload.ahead = from->offload.ahead;
     for (int64_t i = 0; i < from->offload.count; i++) {
         const wefti_offload_rule *rule = &from->offload.rules[i];
         WEFT_TRY(weft_plan_offload(plan, rule->match, rule->what, rule->to));

@@ -17,6 +17,8 @@
 
 enum { CHOICE_ROUNDS = 8, TAKEN_BACK = 16 }; /* times that programs are built, at most */
 #define ENOUGH (INT64_MAX / 4)               /* bytes of a tier without a limit */
+#define LEAST_AHEAD ((int64_t)64 << 20)      /* twice a slice of an update */
+#define FASTER 0.99                          /* a step must gain at least this by more bytes */
 
 /* A plan with its programs. */
 typedef struct offload_trial {
@@ -297,6 +299,59 @@ static weft_status try_choices(offload_choice *x, wefti_residency_problem *p, we
     return WEFT_OK;
 }
 
+/* ---- bytes under way ---- */
+
+static weft_status step_seconds(const offload_choice *x, const offload_trial *t, double *out) {
+    const wefti_predict_options options = {.machine = x->machine,
+                                           .microbatches = x->programs.microbatches};
+    const wefti_predict_files none = {.trace = NULL};
+    weft_prediction *p;
+    WEFT_TRY(wefti_predict_classes(t->classes, &options, &none, &p));
+    *out = p->step_seconds;
+    weft_prediction_free(p);
+    return WEFT_OK;
+}
+
+static void swap_trials(offload_trial *a, offload_trial *b) {
+    const offload_trial first = *a;
+    *a = *b;
+    *b = first;
+}
+
+/* With more bytes under way to updates, a disk works beside more kernels; but they take room, so
+ * that more must move, though no more than by the naive plan. Takes what makes a step faster, by
+ * the simulator. *t and *r: the choice so far, which fits. */
+static weft_status widen(offload_choice *x, const wefti_residency_problem *p, wefti_residency *r,
+                         offload_trial *t) {
+    int64_t best = x->base->offload.ahead;
+    wefti_residency other = *r;
+    double seconds = 0;
+    if (!trains(x) || best || !r->fits) return WEFT_OK;
+    other.tier = wefti_arena_alloc(x->arena, (size_t)p->count + 1);
+    WEFT_REQUIRE(other.tier, WEFT_E_NOMEM, "no memory for a choice of tiers");
+    WEFT_TRY(step_seconds(x, t, &seconds));
+    weft_status status = WEFT_OK;
+    for (int64_t ahead = LEAST_AHEAD; status >= 0 && ahead <= x->limit / 4; ahead *= 2) {
+        offload_trial wider = {.plan = NULL};
+        wefti_residency_problem again = *p;
+        double its = seconds;
+        x->base->offload.ahead = ahead;
+        status = try_choices(x, &again, &other, &wider);
+        const bool found = status >= 0 && wider.plan;
+        if (found) status = step_seconds(x, &wider, &its);
+        if (its < FASTER * seconds && other.moved <= r->naive) {
+            swap_trials(t, &wider);
+            memcpy(r->tier, other.tier, (size_t)p->count);
+            seconds = its;
+            best = ahead;
+        }
+        end_trial(&wider);
+        if (!found) break;
+    }
+    x->base->offload.ahead = best;
+    return status;
+}
+
 /* Of the candidates that move and are not marked: the one that costs most. -1: none. */
 static int32_t costliest(const wefti_residency_problem *p, const int8_t *tier, const bool *marked) {
     int32_t best = -1;
@@ -327,13 +382,10 @@ static weft_status take_back(offload_choice *x, const wefti_residency_problem *p
         tried[i] = true;
         tier[i] = WEFTI_RESIDENCY_STAYS;
         const weft_status status = try_tiers(x, tier, &other);
-        if (status >= 0 && fits(x, &other)) {
-            const offload_trial worse = *t;
-            *t = other;
-            other = worse;
-        } else {
+        if (status >= 0 && fits(x, &other))
+            swap_trials(t, &other);
+        else
             tier[i] = before;
-        }
         end_trial(&other);
         WEFT_TRY(status);
     }
@@ -347,7 +399,7 @@ static weft_status choose_moves(offload_choice *x, const offload_trial *base, of
         .ranks = x->programs.devices,
         .programs_count = x->programs_count,
         .allowed = {x->tiers[WEFT_TIER_HOST], x->tiers[WEFT_TIER_DISK]}};
-    wefti_residency_problem p;
+    wefti_residency_problem p, first;
     wefti_residency r = {.tier = NULL};
     WEFT_TRY(wefti_movable_find(x->programs.graph[0], x->base, x->arena, &x->movable));
     WEFT_TRY(wefti_movable_problem(&x->movable, base->classes, &costs, &p));
@@ -355,6 +407,7 @@ static weft_status choose_moves(offload_choice *x, const offload_trial *base, of
     find_rooms(x, base->classes, p.room);
     r.tier = wefti_arena_alloc(x->arena, (size_t)p.count + 1);
     WEFT_REQUIRE(r.tier, WEFT_E_NOMEM, "no memory for a choice of tiers");
+    first = p;
     WEFT_TRY(try_choices(x, &p, &r, t));
     if (!t->plan) {
         move_all(&p, r.tier);
@@ -364,6 +417,7 @@ static weft_status choose_moves(offload_choice *x, const offload_trial *base, of
     if (!fits(x, t) && wefti_built_is_joint(x->b)) return WEFT_OK;
     if (t->bytes <= x->limit && !fits(x, t)) r.lacking = 0, r.lacks = host_lacks(x, t);
     if (!fits(x, t)) return refuse(x, base->bytes, t->bytes, &r);
+    WEFT_TRY(widen(x, &first, &r, t));
     WEFT_TRY(take_back(x, &p, r.tier, t));
     WEFT_TRY(predict_again(x, t));
     return take_trial(x, t, base->bytes);

@@ -59,6 +59,22 @@ most=$(needs $job) states=$(value optimizer_bytes <needs.json)
 expect 0 '' model $job $auto device.memory=$((most - states / 4)) --json
 [ "$(value disk_moved_bytes <out)" -le $((2 * states)) ] || fail 'more bytes move than those of all states' out
 
+# Large updates: more bytes are under way than one slice has, if that makes a step faster and fits. This is a prediction,
+# for a device whose copies take about as long as its kernels.
+"$weft" machine show v100 | sed 's/\("host_bytes_per_second": {"value": \)[^,]*/\16e10/' >fast.json
+large="job.yaml model.layers=24 model.hidden=1280 model.heads=20 train.clip=0 model.context=64 train.batch=4 parallel.mode=semi memory.device=3GiB"
+# shellcheck disable=SC2086
+expect 0 plan.json plan $large memory.offload=auto --machine fast.json --out plan.json
+grep -q '"offload_ahead": [1-9]' plan.json || fail 'no bytes are under way beyond a slice' plan.json
+sed '/"offload_ahead"/d' plan.json >slice.json
+for plan in plan slice; do
+    # shellcheck disable=SC2086
+    expect 0 step_seconds simulate $large parallel.plan=$plan.json --machine fast.json --json
+    value step_seconds <out >$plan.seconds
+done
+cat plan.seconds slice.seconds | tr '\n' ' ' | awk '{ exit !($1 < 0.95 * $2) }' ||
+    fail "more bytes under way gain too little: $(cat plan.seconds) in place of $(cat slice.seconds) s"
+
 # Runs: the result of an unlimited one, within the limit. A run goes on with the same, and with other limits.
 # shellcheck disable=SC2086
 expect 0 'done' train $job checkpoint.dir=plain
