@@ -51,7 +51,7 @@ for verb in model train; do
 done
 
 # auto: the moves fit all limits, and the result is the same to the bit. Host memory that is too small
-# leaves the rest for the disk.
+# leaves the rest for the disk (37b).
 # shellcheck disable=SC2086
 needs $job
 limit=$((device - device / 4))

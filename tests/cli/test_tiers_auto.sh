@@ -52,7 +52,7 @@ for plan in '' '--devices 2 parallel.optimizer.level=1' '--devices 2 parallel.pi
     # shellcheck disable=SC2086
     expect 1 'memory.offload|auto|device.memory|optimizer|parameters|saved' model $job $plan $auto device.memory=$((least - 4096))
 done
-# Naive: all states move, if that is enough.
+# Naive: all states move, if that is enough (37c).
 # shellcheck disable=SC2086
 most=$(needs $job) states=$(value optimizer_bytes <needs.json)
 # shellcheck disable=SC2086
@@ -71,14 +71,22 @@ for plan in plan slice; do
     # shellcheck disable=SC2086
     expect 0 step_seconds simulate $large parallel.plan=$plan.json --machine fast.json --json
     value step_seconds <out >$plan.seconds
+    value host_moved_bytes <out >$plan.moved
 done
+# Copies run beside kernels: a step takes less than both one after the other (37d).
+# shellcheck disable=SC2086
+expect 0 step_seconds simulate $large memory.device=16GiB --machine fast.json --json
+value step_seconds <out | cat - plan.moved plan.seconds | tr '\n' ' ' | awk '{ exit !($3 < $1 + 0.5 * $2 / 6e10) }' ||
+    fail "copies of $(cat plan.moved) bytes do not overlap: $(cat plan.seconds) s, of which kernels have" out
 cat plan.seconds slice.seconds | tr '\n' ' ' | awk '{ exit !($1 < 0.95 * $2) }' ||
     fail "more bytes under way gain too little: $(cat plan.seconds) in place of $(cat slice.seconds) s"
 
-# Runs: the result of an unlimited one, within the limit. A run goes on with the same, and with other limits.
+# Runs: without moves the memory does not suffice; with them, the result of an unlimited one, within the limit (37a). A run goes on with the same, and with other limits.
 # shellcheck disable=SC2086
 expect 0 'done' train $job checkpoint.dir=plain
 whole=$(digest plain) limit=$((most - states / 2))
+# shellcheck disable=SC2086
+expect 1 'device.memory|bytes' train $job device.memory=$limit checkpoint.dir=run
 # shellcheck disable=SC2086
 expect 0 'memory.offload|auto|disk|done' train $job $auto device.memory=$limit checkpoint.dir=run
 [ "$(digest run)" = "$whole" ] || fail 'auto gives other tensors'
