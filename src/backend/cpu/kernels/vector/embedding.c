@@ -5,6 +5,15 @@
 
 enum { EMBEDDING_TASK = 8192, EMBEDDING_STRIP = 64 };
 
+/* Rows of large tables lie in no cache, and far from each other. So a row is asked for while those
+ * before it are moved, and many are under way at once. */
+enum { ROWS_AHEAD = 16, ROW_AHEAD_BYTES = 512 };
+
+INLINE void ask_for_row(const void *row, int64_t bytes) {
+    for (int64_t i = 0; i < bytes && i < ROW_AHEAD_BYTES; i += 64)
+        __builtin_prefetch((const char *)row + i);
+}
+
 static int64_t rows_of_task(int64_t dim) {
     return max64(1, EMBEDDING_TASK / max64(dim, 1));
 }
@@ -13,8 +22,13 @@ static void embedding_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_embedding_args *a = context;
     int64_t dim = a->dim, per = rows_of_task(dim), end = min64(a->rows, (task + 1) * per);
+    const int64_t bytes = (int64_t)weft_dtype_bytes(a->table.dtype) * dim;
     for (int64_t row = task * per; row < end; row++) {
         int64_t global = load_id(a->ids, row), id = global - a->begin, second = 0;
+        const int64_t next =
+            row + ROWS_AHEAD < end ? load_id(a->ids, row + ROWS_AHEAD) - a->begin : -1;
+        if (next >= 0 && next < a->vocab)
+            ask_for_row((const char *)a->table.data + next * bytes, bytes);
         if (a->second.data)
             second = a->second_ids.data ? load_id(a->second_ids, row)
                                         : a->second_offset + row % a->second_period;
@@ -142,10 +156,14 @@ static void rows_write_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_rows_write_args *a = context;
     int64_t per = rows_of_task(a->dim), end = min64(a->count, (task + 1) * per);
-    for (int64_t row = task * per; row < end; row++)
+    for (int64_t row = task * per; row < end; row++) {
+        const int64_t next = row + ROWS_AHEAD < end ? a->ids[row + ROWS_AHEAD] : -1;
+        if (next >= 0 && next < a->vocab)
+            ask_for_row(a->table + next * a->dim, a->dim * (int64_t)sizeof *a->table);
         if (a->ids[row] >= 0 && a->ids[row] < a->vocab)
             memcpy(a->table + a->ids[row] * a->dim, a->x + row * a->dim,
                    (size_t)a->dim * sizeof *a->table);
+    }
 }
 
 void KERNEL(rows_write)(wefti_pool *pool, const wefti_rows_write_args *a) {
@@ -178,12 +196,23 @@ static int64_t id_at(wefti_src ids, bool per_outer, bool per_inner, int64_t coun
     return load_id(ids, per_inner ? at * inner + i : at);
 }
 
+/* Asks for row `row` of a gather whose indices move rows. */
+INLINE void ask_for_gathered(const wefti_gather_args *a, int64_t row, int64_t bytes) {
+    const int64_t o = row / a->count, k = row % a->count;
+    const int64_t id =
+        id_at(a->ids, a->ids_per_outer, false, a->count, a->inner, o, k, 0) - a->begin;
+    if (id >= 0 && id < a->axis)
+        ask_for_row((const char *)a->x.data + (o * a->axis + id) * bytes, bytes);
+}
+
 static void gather_task(void *context, int64_t task, int thread) {
     (void)thread;
     const wefti_gather_args *a = context;
     size_t size = weft_dtype_bytes(a->x.dtype);
     int64_t per = rows_of_task(a->inner), end = min64(a->outer * a->count, (task + 1) * per);
     for (int64_t row = task * per; row < end; row++) {
+        if (!a->ids_per_inner && row + ROWS_AHEAD < end)
+            ask_for_gathered(a, row + ROWS_AHEAD, a->inner * (int64_t)size);
         int64_t o = row / a->count, k = row % a->count;
         char *y = (char *)a->y.data + (size_t)(row * a->inner) * size;
         const char *x = (const char *)a->x.data + (size_t)(o * a->axis * a->inner) * size;
