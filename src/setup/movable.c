@@ -2,6 +2,7 @@
  * is an estimate. The caller builds the programs again and counts. */
 #include "setup/movable.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/number.h"
@@ -200,6 +201,34 @@ static int32_t group_of(const movable_walk *w, const wefti_tensor *t) {
     return p ? p->group : -1;
 }
 
+/* The group of a piece that a rank keeps for its ward, which may be of another stage. */
+static int32_t group_of_copy(const movable_walk *w, const wefti_piece *x) {
+    char name[256];
+    if (x->tensor >= 0) return group_of(w, &w->p->tensors[x->tensor]);
+    (void)snprintf(name, sizeof name, "%s", x->name);
+    char *dot = x->role == WEFTI_TENSOR_OPTIMIZER ? strrchr(name, '.') : NULL;
+    if (dot) *dot = '\0';
+    const wefti_movable_name *p = find_name(&w->m->parameters, name);
+    return p ? p->group : -1;
+}
+
+/* Copies for a buddy are updated as the tensors are. */
+static void add_copies(movable_walk *w) {
+    for (int32_t i = 0; i < w->p->copy_count; i++) {
+        const wefti_piece *x = &w->p->copies[i];
+        const int32_t group = group_of_copy(w, x);
+        const int64_t bytes = weft_desc_bytes(&x->desc);
+        if (group < 0 || bytes < WEFTI_SAVED_LEAST ||
+            wefti_location_space(x->home) != WEFTI_SPACE_DEVICE)
+            continue;
+        const int32_t c = WEFT_OFFLOAD_COPIES * w->m->groups + group;
+        w->sum.bytes[c] += bytes;
+        w->sum.moved[c] += 2 * bytes;
+        for (int k = 0; k < WEFTI_RESIDENCY_TIERS; k++)
+            w->sum.seconds[k][c] += both_ways(w, k, bytes);
+    }
+}
+
 /* What lies in device memory all the time, and is read and written by updates. */
 static weft_status add_tensors(movable_walk *w, int32_t begin) {
     const int32_t groups = w->m->groups;
@@ -218,7 +247,8 @@ static weft_status add_tensors(movable_walk *w, int32_t begin) {
         for (int k = 0; k < WEFTI_RESIDENCY_TIERS; k++)
             w->sum.seconds[k][c] += both_ways(w, k, bytes);
     }
-    for (int32_t c = 0; c < WEFT_OFFLOAD_SAVED * groups; c++)
+    add_copies(w);
+    for (int32_t c = 0; c < WEFT_OFFLOADS * groups; c++)
         WEFT_TRY(add_span(w->m, c, begin, w->time - 1, w->sum.bytes[c]));
     return WEFT_OK;
 }
@@ -284,13 +314,47 @@ static weft_status add_calls(movable_walk *w, int32_t begin, bool counts) {
     return WEFT_OK;
 }
 
-/* ---- what cells save ---- */
+/* ---- what moves between its uses ---- */
 
 static int32_t steps_of(const wefti_program *p) {
     int32_t steps = 0;
     for (int s = 0; s < WEFTI_SECTIONS; s++) steps += p->step_count[s];
     return steps;
 }
+
+static bool is_pass(const wefti_step *step) {
+    return step->kind == WEFTI_STEP_CALL &&
+           (step->phase == WEFTI_FORWARD || step->phase == WEFTI_BACKWARD);
+}
+
+/* What a group frees at the last steps: the same bytes since `first`. */
+typedef struct free_run {
+    int64_t bytes, now;
+    int32_t first;
+} free_run;
+
+static weft_status end_run(movable_walk *w, int32_t c, free_run *run, int32_t now) {
+    WEFT_TRY(add_span(w->m, c, run->first, now - 1, run->bytes));
+    wefti_keep_most(&w->sum.bytes[c], run->bytes);
+    *run = (free_run){.bytes = run->now, .first = now};
+    return WEFT_OK;
+}
+
+/* From step `now` on the groups free other bytes. */
+static weft_status add_runs(movable_walk *w, int what, free_run *runs, int32_t now) {
+    for (int32_t g = 0; g < w->m->groups; g++)
+        if (runs[g].now != runs[g].bytes)
+            WEFT_TRY(end_run(w, what * w->m->groups + g, &runs[g], now));
+    return WEFT_OK;
+}
+
+static weft_status end_runs(movable_walk *w, int what, free_run *runs, int32_t now) {
+    for (int32_t g = 0; g < w->m->groups; g++)
+        WEFT_TRY(end_run(w, what * w->m->groups + g, &runs[g], now));
+    return WEFT_OK;
+}
+
+/* ---- what cells save ---- */
 
 /* A cell's saved block. */
 typedef struct saved_block {
@@ -299,23 +363,12 @@ typedef struct saved_block {
     int32_t by_loop; /* how many more an iteration of the loop leaves alive */
 } saved_block;
 
-/* What the blocks of a group free at the last steps: the same bytes since `first`. */
-typedef struct saved_run {
-    int64_t bytes, now;
-    int32_t first;
-} saved_run;
-
 typedef struct saved_walk {
     movable_walk *w;
     saved_block *blocks; /* [cells] */
-    saved_run *runs;     /* [groups] */
+    free_run *runs;      /* [groups] */
     int32_t *passes;     /* [passes]: the cell of each pass of the section, in order; -1: none */
 } saved_walk;
-
-static bool is_pass(const wefti_step *step) {
-    return step->kind == WEFTI_STEP_CALL &&
-           (step->phase == WEFTI_FORWARD || step->phase == WEFTI_BACKWARD);
-}
 
 /* The cell of a pass with a saved block; -1: it is none, or of no candidate. */
 static int32_t cell_of(const movable_walk *w, const wefti_step *step) {
@@ -330,15 +383,6 @@ static int32_t change_of(const wefti_step *step) {
     return step->part + 1 < step->parts ? 0 : -1;
 }
 
-static weft_status end_run(saved_walk *x, int32_t g, int32_t now) {
-    saved_run *run = &x->runs[g];
-    const int32_t c = WEFT_OFFLOAD_SAVED * x->w->m->groups + g;
-    WEFT_TRY(add_span(x->w->m, c, run->first, now - 1, run->bytes));
-    wefti_keep_most(&x->w->sum.bytes[c], run->bytes);
-    *run = (saved_run){.bytes = run->now, .first = now};
-    return WEFT_OK;
-}
-
 /* A block is in device memory during its passes, the pass behind the forward one, and the pass
  * before the backward one. `near`: cells of the last two passes and of the next one. */
 static weft_status free_blocks(saved_walk *x, const int32_t near[3], int32_t now) {
@@ -349,9 +393,7 @@ static weft_status free_blocks(saved_walk *x, const int32_t near[3], int32_t now
         const int32_t away = x->blocks[i].alive - is_near;
         if (away > 0) x->runs[cells->items[i].group].now += away * x->blocks[i].bytes;
     }
-    for (int32_t g = 0; g < x->w->m->groups; g++)
-        if (x->runs[g].now != x->runs[g].bytes) WEFT_TRY(end_run(x, g, now));
-    return WEFT_OK;
+    return add_runs(x->w, WEFT_OFFLOAD_SAVED, x->runs, now);
 }
 
 /* Blocks that all further iterations of a loop add or remove. */
@@ -437,20 +479,192 @@ static weft_status add_saved(movable_walk *w, int32_t begin) {
         WEFT_TRY(add_section(&x, (wefti_section)s, begin));
         begin += w->p->step_count[s];
     }
-    for (int32_t g = 0; g < w->m->groups; g++) WEFT_TRY(end_run(&x, g, begin));
+    return end_runs(w, WEFT_OFFLOAD_SAVED, x.runs, begin);
+}
+
+/* ---- gradients ---- */
+
+typedef struct gradient_walk {
+    movable_walk *w;
+    int32_t *group;            /* [tensors]: of a parameter whose gradient may move; else -1 */
+    double *kept;              /* [tensors]: bytes of the reduced gradient, which moves */
+    bool *waits;               /* [tensors]: for its update, after a pass has added to it */
+    int32_t *near;             /* [tensors]: the last pass beside which it is in device memory */
+    free_run *runs;            /* [groups] */
+    const wefti_step **passes; /* [pass_count] of the section, in order */
+    int32_t pass_count, numbered;
+    wefti_map calls;          /* by name: number in `reads` */
+    const wefti_step **reads; /* the step of each call that reads most parameters */
+} gradient_walk;
+
+/* A backward pass may read fewer parameters than it adds gradients for, so the forward pass of the
+ * call counts too. */
+static weft_status note_reads(gradient_walk *x, const wefti_step *step) {
+    const int64_t i = wefti_map_find_text(&x->calls, step->name);
+    if (i >= 0) {
+        if (x->reads[i]->routine->inputs < step->routine->inputs) x->reads[i] = step;
+        return WEFT_OK;
+    }
+    x->reads[x->numbered] = step;
+    return wefti_map_add_text(&x->calls, step->name, x->numbered++, NULL);
+}
+
+/* Where devices share the states of a parameter, each has the gradient of its piece only. A state
+ * that is much smaller is none of the parameter's shape. */
+static void keep_piece(gradient_walk *x, const wefti_tensor *state) {
+    if (state->role != WEFTI_TENSOR_OPTIMIZER || state->param < 0 ||
+        !x->w->m->plan->optimizer.level)
+        return;
+    const wefti_tensor *t = &x->w->p->tensors[state->param];
+    const double part = (double)weft_desc_elems(&state->desc) / (double)weft_desc_elems(&t->desc);
+    const double all = (double)weft_desc_bytes(&t->desc);
+    if (part < 1 && part * x->w->costs->ranks >= 1) x->kept[state->param] = part * all;
+}
+
+static weft_status begin_gradients(gradient_walk *x) {
+    movable_walk *w = x->w;
+    const int32_t steps = steps_of(w->p), tensors = w->p->tensor_count;
+    WEFT_TRY(take(w->m->arena, tensors, sizeof *x->group, &x->group));
+    WEFT_TRY(take(w->m->arena, tensors, sizeof *x->kept, &x->kept));
+    WEFT_TRY(take(w->m->arena, tensors, sizeof *x->waits, &x->waits));
+    WEFT_TRY(take(w->m->arena, tensors, sizeof *x->near, &x->near));
+    WEFT_TRY(take(w->m->arena, w->m->groups, sizeof *x->runs, &x->runs));
+    WEFT_TRY(take(w->m->arena, steps, sizeof *x->passes, &x->passes));
+    WEFT_TRY(take(w->m->arena, steps, sizeof *x->reads, &x->reads));
+    for (int32_t i = 0; i < tensors; i++) {
+        const wefti_tensor *t = &w->p->tensors[i];
+        const bool moves = t->role == WEFTI_TENSOR_PARAM && !t->frozen &&
+                           weft_desc_bytes(&t->desc) >= WEFTI_SAVED_LEAST;
+        x->group[i] = moves ? group_of(w, t) : -1;
+        x->kept[i] = (double)weft_desc_bytes(&t->desc);
+    }
+    for (int32_t i = 0; i < tensors; i++) keep_piece(x, &w->p->tensors[i]);
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
+        for (int32_t k = 0; k < w->p->step_count[s]; k++)
+            if (is_pass(&w->p->steps[s][k])) WEFT_TRY(note_reads(x, &w->p->steps[s][k]));
     return WEFT_OK;
 }
 
-/* States are read and written while other updates run. */
+/* The call whose parameters get gradients in this pass; NULL: it is a forward pass, or none. */
+static const wefti_step *adds_of(const gradient_walk *x, int32_t pass) {
+    if (pass < 0 || pass >= x->pass_count || x->passes[pass]->phase != WEFTI_BACKWARD) return NULL;
+    return x->reads[wefti_map_find_text(&x->calls, x->passes[pass]->name)];
+}
+
+/* A gradient is in device memory during the passes that add to it, and one pass around each. */
+static void mark_near(gradient_walk *x, int32_t pass, int32_t mark) {
+    for (int32_t q = pass - 1; q <= pass + 1; q++) {
+        const wefti_step *call = adds_of(x, q);
+        for (int32_t a = 0; call && a < call->routine->inputs; a++)
+            if (call->params[a] >= 0) x->near[call->params[a]] = mark;
+    }
+}
+
+static weft_status free_gradients(gradient_walk *x, int32_t mark, int32_t now) {
+    for (int32_t g = 0; g < x->w->m->groups; g++) x->runs[g].now = 0;
+    for (int32_t i = 0; i < x->w->p->tensor_count; i++)
+        if (x->group[i] >= 0 && x->waits[i] && x->near[i] != mark)
+            x->runs[x->group[i]].now += weft_desc_bytes(&x->w->p->tensors[i].desc);
+    return add_runs(x->w, WEFT_OFFLOAD_GRADIENTS, x->runs, now);
+}
+
+/* Copies of a gradient, `ahead` seconds of which hide. */
+static void copy_gradient(const gradient_walk *x, int32_t i, double reads, double writes,
+                          double ahead) {
+    movable_walk *w = x->w;
+    const int64_t bytes = (int64_t)x->kept[i];
+    const int32_t c = WEFT_OFFLOAD_GRADIENTS * w->m->groups + x->group[i];
+    w->sum.moved[c] += (int64_t)((reads + writes) * (double)bytes);
+    for (int t = 0; t < WEFTI_RESIDENCY_TIERS; t++) {
+        const double left = reads * copy_seconds(w, t, true, bytes) +
+                            writes * copy_seconds(w, t, false, bytes) - (hides(w, t) ? ahead : 0);
+        if (left > 0) w->sum.seconds[t][c] += left;
+    }
+}
+
+/* A pass adds to what lies in the tier, and stores it again. The first one of a step has nothing to
+ * add to. */
+static void add_to_gradients(gradient_walk *x, int32_t pass, double runs, double ahead) {
+    const wefti_step *call = adds_of(x, pass);
+    if (!call || x->passes[pass]->part) return;
+    for (int32_t a = 0; a < call->routine->inputs; a++) {
+        const int32_t i = call->params[a];
+        bool known = i < 0 || x->group[i] < 0;
+        for (int32_t before = 0; before < a && !known; before++) known = call->params[before] == i;
+        if (known) continue;
+        copy_gradient(x, i, x->waits[i] ? runs : runs - 1, runs, runs * ahead);
+        x->waits[i] = true;
+    }
+}
+
+static weft_status add_gradient_section(gradient_walk *x, wefti_section s, int32_t *mark,
+                                        int32_t now) {
+    const wefti_program *p = x->w->p;
+    double ahead = 0;
+    int32_t pass = -1;
+    x->pass_count = 0;
+    for (int32_t k = 0; k < p->step_count[s]; k++)
+        if (is_pass(&p->steps[s][k])) x->passes[x->pass_count++] = &p->steps[s][k];
+    for (int32_t k = 0; k < p->step_count[s]; k++) {
+        const wefti_step *step = &p->steps[s][k];
+        const int32_t i = step->phase == WEFTI_UPDATE ? step->tensor : -1;
+        if (is_pass(step)) {
+            const double runs = wefti_program_runs(p, s, x->w->costs->microbatches) *
+                                (double)wefti_program_times(p, s, k);
+            mark_near(x, ++pass, ++*mark);
+            add_to_gradients(x, pass, runs, ahead);
+            ahead = kernel_seconds(x->w, step);
+        } else if (i >= 0 && x->group[i] >= 0 && x->waits[i]) {
+            copy_gradient(x, i, 1, 0, kernel_seconds(x->w, step));
+            x->waits[i] = s == WEFTI_SECTION_NORM;
+        } else {
+            continue;
+        }
+        WEFT_TRY(free_gradients(x, pass < 0 ? -1 : *mark, now + k));
+    }
+    return WEFT_OK;
+}
+
+static weft_status walk_gradients(gradient_walk *x, int32_t begin) {
+    int32_t mark = 0;
+    WEFT_TRY(begin_gradients(x));
+    for (int s = 0; s < WEFTI_SECTIONS; s++) {
+        WEFT_TRY(add_gradient_section(x, (wefti_section)s, &mark, begin));
+        begin += x->w->p->step_count[s];
+    }
+    return end_runs(x->w, WEFT_OFFLOAD_GRADIENTS, x->runs, begin);
+}
+
+/* Small gradients do not move. */
+static weft_status add_gradients(movable_walk *w, int32_t begin) {
+    gradient_walk x = {.w = w};
+    if (!w->p->step_count[WEFTI_SECTION_UPDATE]) return WEFT_OK;
+    const weft_status status = walk_gradients(&x, begin);
+    wefti_map_free(&x.calls);
+    return status;
+}
+
+/* `kernels`: seconds of other work while the states of an update are read and written. */
+static void hide_update(movable_walk *w, const wefti_step *update, double kernels) {
+    const int32_t g = update->tensor < 0 ? -1 : group_of(w, &w->p->tensors[update->tensor]);
+    const int32_t c = WEFT_OFFLOAD_OPTIMIZER * w->m->groups + g;
+    for (int t = 0; t < WEFTI_RESIDENCY_TIERS && g >= 0; t++) {
+        const double left = w->sum.seconds[t][c] - (hides(w, t) ? kernels : 0);
+        w->sum.seconds[t][c] = left > 0 ? left : 0;
+    }
+}
+
+/* States are read and written while other updates run, and passes that come between updates. */
 static void hide_updates(movable_walk *w) {
-    for (int32_t k = 0; k < w->p->step_count[WEFTI_SECTION_UPDATE]; k++) {
-        const wefti_step *step = &w->p->steps[WEFTI_SECTION_UPDATE][k];
-        const int32_t g = step->tensor < 0 ? -1 : group_of(w, &w->p->tensors[step->tensor]);
-        const int32_t c = WEFT_OFFLOAD_OPTIMIZER * w->m->groups + g;
-        const double kernels = kernel_seconds(w, step);
-        for (int t = 0; t < WEFTI_RESIDENCY_TIERS && g >= 0; t++) {
-            const double left = w->sum.seconds[t][c] - (hides(w, t) ? kernels : 0);
-            w->sum.seconds[t][c] = left > 0 ? left : 0;
+    for (int s = 0; s < WEFTI_SECTIONS; s++) {
+        double passes = 0; /* since the last update */
+        for (int32_t k = 0; k < w->p->step_count[s] && s != WEFTI_SECTION_NORM; k++) {
+            const wefti_step *step = &w->p->steps[s][k];
+            const double kernels = kernel_seconds(w, step);
+            if (is_pass(step)) passes += kernels;
+            if (step->phase != WEFTI_UPDATE) continue;
+            hide_update(w, step, kernels + passes);
+            passes = 0;
         }
     }
 }
@@ -499,6 +713,7 @@ static weft_status add_class(movable_walk *w, const wefti_rank_class *c, int32_t
         w->p = c->programs[g];
         WEFT_TRY(add_calls(w, begin, g == 0));
         if (g == 0) WEFT_TRY(add_saved(w, begin));
+        if (g == 0) WEFT_TRY(add_gradients(w, begin));
         begin += steps_of(w->p);
     }
     keep_sums(w);

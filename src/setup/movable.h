@@ -24,8 +24,8 @@ typedef struct wefti_movable_names {
 
 /* The parameters of a model in groups, in the order of the model. A group is a run of blocks, or
  * one large parameter, and has at most about an eighth of all bytes. Candidate what * groups + g
- * stands for the optimizer states or the parameters of group g, or for what its blocks save for
- * their backward passes. */
+ * stands for the optimizer states, the parameters or the gradients of group g, for the copies that
+ * a rank keeps of them for its buddy, or for what its blocks save for their backward passes. */
 typedef struct wefti_movable {
     wefti_arena *arena; /* the caller's */
     wefti_movable_names parameters, cells;

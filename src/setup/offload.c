@@ -15,17 +15,22 @@
 #include "setup/programs.h"
 #include "weft/info.h"
 
-enum { CHOICE_ROUNDS = 8, TAKEN_BACK = 16 }; /* times that programs are built, at most */
-#define ENOUGH (INT64_MAX / 4)               /* bytes of a tier without a limit */
-#define LEAST_AHEAD ((int64_t)64 << 20)      /* twice a slice of an update */
-#define FASTER 0.99                          /* a step must gain at least this by more bytes */
+enum {
+    CHOICE_ROUNDS = 8,
+    TRIED_STEPS = 1 << 19 /* of all programs that are built to make a choice better */
+};
+#define ENOUGH (INT64_MAX / 4)          /* bytes of a tier without a limit */
+#define LEAST_AHEAD ((int64_t)64 << 20) /* twice a slice of an update */
+#define FASTER 0.99                     /* a step must gain at least this by more bytes */
 
 /* A plan with its programs. */
 typedef struct offload_trial {
     weft_plan *plan; /* refined */
     wefti_rank_classes *classes;
-    int64_t bytes; /* of device memory, and of programs if the limit counts them */
-    int64_t host;  /* of all else that memory.host limits */
+    int64_t bytes;  /* of device memory, and of programs if the limit counts them */
+    int64_t host;   /* of all else that memory.host limits */
+    double seconds; /* of a step by the simulator's clock, once `judge` has found it */
+    int64_t moved;  /* bytes that a step copies, likewise */
 } offload_trial;
 
 typedef struct offload_choice {
@@ -40,6 +45,7 @@ typedef struct offload_choice {
     bool programs_count; /* in the limit */
     wefti_limits limits; /* of the job */
     bool tiers[WEFT_TIERS];
+    int32_t tries; /* how many more plans may be built to make the choice better */
 } offload_choice;
 
 static bool trains(const offload_choice *x) {
@@ -175,24 +181,10 @@ static weft_status refuse(const offload_choice *x, int64_t base, int64_t least,
               "memory.offload: auto: %s needs %s of device memory, and %s with all %sparameters%s "
               "in lower tiers, but the limit (%s) is %s, which lacks %lld bytes: use %s",
               work_of(x), need, wefti_bytes_text(least, moved),
-              trains(x) ? "optimizer states, " : "", trains(x) ? " and saved blocks" : "", key,
-              most, (long long)(least - x->limit),
+              trains(x) ? "optimizer states, gradients, " : "",
+              trains(x) ? " and saved blocks" : "", key, most, (long long)(least - x->limit),
               trains(x) ? "a smaller train.batch, or more train.accumulate"
                         : "fewer samples or rows at once, or a shorter context");
-}
-
-/* All that may move, each to the first tier that has room. */
-static void move_all(const wefti_residency_problem *p, int8_t *tier) {
-    int64_t room[WEFTI_RESIDENCY_TIERS];
-    memcpy(room, p->room, sizeof room);
-    for (int32_t i = 0; i < p->count; i++) {
-        tier[i] = WEFTI_RESIDENCY_STAYS;
-        for (int t = 0; t < WEFTI_RESIDENCY_TIERS && tier[i] == WEFTI_RESIDENCY_STAYS; t++)
-            if (p->candidates[i].to[t].allowed && p->candidates[i].bytes <= room[t]) {
-                tier[i] = (int8_t)t;
-                room[t] -= p->candidates[i].bytes;
-            }
-    }
 }
 
 static bool has_entry(const weft_plan *plan, const wefti_offload_rule *entry) {
@@ -301,21 +293,26 @@ static weft_status try_choices(offload_choice *x, wefti_residency_problem *p, we
 
 /* ---- bytes under way ---- */
 
-static weft_status step_seconds(const offload_choice *x, const offload_trial *t, double *out) {
+/* By the simulator's clock. */
+static weft_status judge(const offload_choice *x, offload_trial *t) {
+    const wefti_predict_files none = {.trace = NULL};
     const wefti_predict_options options = {.machine = x->machine,
                                            .microbatches = x->programs.microbatches};
-    const wefti_predict_files none = {.trace = NULL};
     weft_prediction *p;
     WEFT_TRY(wefti_predict_classes(t->classes, &options, &none, &p));
-    *out = p->step_seconds;
+    t->seconds = p->step_seconds;
+    t->moved = p->host_moved_bytes + p->disk_moved_bytes;
     weft_prediction_free(p);
     return WEFT_OK;
 }
 
-static void swap_trials(offload_trial *a, offload_trial *b) {
-    const offload_trial first = *a;
-    *a = *b;
-    *b = first;
+/* Keeps the trial and the choice that are better, in *t and `tier`. */
+static void keep(offload_trial *t, int8_t *tier, offload_trial *other, const int8_t *other_tier,
+                 int32_t count) {
+    const offload_trial worse = *t;
+    *t = *other;
+    *other = worse;
+    memcpy(tier, other_tier, (size_t)count);
 }
 
 /* With more bytes under way to updates, a disk works beside more kernels; but they take room, so
@@ -325,24 +322,20 @@ static weft_status widen(offload_choice *x, const wefti_residency_problem *p, we
                          offload_trial *t) {
     int64_t best = x->base->offload.ahead;
     wefti_residency other = *r;
-    double seconds = 0;
     if (!trains(x) || best || !r->fits) return WEFT_OK;
     other.tier = wefti_arena_alloc(x->arena, (size_t)p->count + 1);
     WEFT_REQUIRE(other.tier, WEFT_E_NOMEM, "no memory for a choice of tiers");
-    WEFT_TRY(step_seconds(x, t, &seconds));
+    WEFT_TRY(judge(x, t));
     weft_status status = WEFT_OK;
     for (int64_t ahead = LEAST_AHEAD; status >= 0 && ahead <= x->limit / 4; ahead *= 2) {
         offload_trial wider = {.plan = NULL};
         wefti_residency_problem again = *p;
-        double its = seconds;
         x->base->offload.ahead = ahead;
         status = try_choices(x, &again, &other, &wider);
         const bool found = status >= 0 && wider.plan;
-        if (found) status = step_seconds(x, &wider, &its);
-        if (its < FASTER * seconds && other.moved <= r->naive) {
-            swap_trials(t, &wider);
-            memcpy(r->tier, other.tier, (size_t)p->count);
-            seconds = its;
+        if (found) status = judge(x, &wider);
+        if (found && wider.seconds < FASTER * t->seconds && other.moved <= r->naive) {
+            keep(t, r->tier, &wider, other.tier, p->count);
             best = ahead;
         }
         end_trial(&wider);
@@ -369,27 +362,85 @@ static int32_t costliest(const wefti_residency_problem *p, const int8_t *tier, c
     return best;
 }
 
-/* Keeps in device memory what need not move. *t: the programs of the choice, which fit. */
+/* Keeps in device memory what need not move. *t: the programs of the choice. If they do not fit,
+ * keeps what needs more memory elsewhere. */
 static weft_status take_back(offload_choice *x, const wefti_residency_problem *p, int8_t *tier,
                              offload_trial *t) {
     bool *tried = wefti_arena_alloc(x->arena, (size_t)p->count + 1);
-    WEFT_REQUIRE(tried, WEFT_E_NOMEM, "no memory for a choice of tiers");
-    for (int k = 0; k < TAKEN_BACK; k++) {
+    int8_t *less = wefti_arena_alloc(x->arena, (size_t)p->count + 1);
+    WEFT_REQUIRE(tried && less, WEFT_E_NOMEM, "no memory for a choice of tiers");
+    for (int32_t i; x->tries > 0 && (i = costliest(p, tier, tried)) >= 0; x->tries--) {
         offload_trial other = {.plan = NULL};
-        const int32_t i = costliest(p, tier, tried);
-        if (i < 0) return WEFT_OK;
-        const int8_t before = tier[i];
+        memcpy(less, tier, (size_t)p->count);
+        less[i] = WEFTI_RESIDENCY_STAYS;
         tried[i] = true;
-        tier[i] = WEFTI_RESIDENCY_STAYS;
-        const weft_status status = try_tiers(x, tier, &other);
-        if (status >= 0 && fits(x, &other))
-            swap_trials(t, &other);
-        else
-            tier[i] = before;
+        const weft_status status = try_tiers(x, less, &other);
+        if (status >= 0 && (fits(x, &other) || (!fits(x, t) && other.bytes <= t->bytes)))
+            keep(t, tier, &other, less, p->count);
         end_trial(&other);
         WEFT_TRY(status);
     }
     return WEFT_OK;
+}
+
+/* All candidates of some kinds, each to the first tier that has room. False: there are none of one
+ * of these kinds. */
+static bool move_kinds(const wefti_residency_problem *p, unsigned kinds, int8_t *tier) {
+    int64_t room[WEFTI_RESIDENCY_TIERS];
+    unsigned found = 0;
+    memcpy(room, p->room, sizeof room);
+    for (int32_t i = 0; i < p->count; i++) {
+        const wefti_residency_candidate *c = &p->candidates[i];
+        tier[i] = WEFTI_RESIDENCY_STAYS;
+        if (!(kinds >> c->kind & 1)) continue;
+        for (int t = 0; t < WEFTI_RESIDENCY_TIERS && tier[i] == WEFTI_RESIDENCY_STAYS; t++)
+            if (c->to[t].allowed && c->bytes <= room[t]) {
+                tier[i] = (int8_t)t;
+                room[t] -= c->bytes;
+                found |= 1u << c->kind;
+            }
+    }
+    return found == kinds;
+}
+
+/* Kinds as a whole, since the estimates of single candidates are rough. *t: the best trial that
+ * fits and copies no more bytes than `most`, or without a plan. */
+static weft_status try_kinds(offload_choice *x, const wefti_residency_problem *p, int64_t most,
+                             int8_t *tier, offload_trial *t) {
+    int8_t *next = wefti_arena_alloc(x->arena, (size_t)p->count + 1);
+    WEFT_REQUIRE(next, WEFT_E_NOMEM, "no memory for a choice of tiers");
+    const int32_t left = x->tries / 2;
+    for (unsigned kinds = 1; kinds < 1u << WEFT_OFFLOADS && x->tries > left; kinds++) {
+        offload_trial other = {.plan = NULL};
+        if (!move_kinds(p, kinds, next)) continue;
+        x->tries--;
+        weft_status status = try_tiers(x, next, &other);
+        if (status >= 0 && fits(x, &other)) status = judge(x, &other);
+        if (status >= 0 && fits(x, &other) && other.moved <= most &&
+            (!t->plan || other.seconds < t->seconds))
+            keep(t, tier, &other, next, p->count);
+        end_trial(&other);
+        WEFT_TRY(status);
+    }
+    return WEFT_OK;
+}
+
+/* *t: the choice by estimates, or without a plan. */
+static weft_status improve(offload_choice *x, const wefti_residency_problem *p, int8_t *tier,
+                           offload_trial *t) {
+    offload_trial other = {.plan = NULL};
+    int8_t *next = wefti_arena_alloc(x->arena, (size_t)p->count + 1);
+    WEFT_REQUIRE(next, WEFT_E_NOMEM, "no memory for a choice of tiers");
+    x->tries = p->times ? TRIED_STEPS / p->times : 0;
+    if (t->plan) WEFT_TRY(take_back(x, p, tier, t));
+    if (t->plan) WEFT_TRY(judge(x, t));
+    weft_status status = try_kinds(x, p, t->plan ? t->moved : INT64_MAX, next, &other);
+    if (status >= 0 && other.plan) status = take_back(x, p, next, &other);
+    if (status >= 0 && other.plan) status = judge(x, &other);
+    if (status >= 0 && other.plan && (!t->plan || other.seconds < t->seconds))
+        keep(t, tier, &other, next, p->count);
+    end_trial(&other);
+    return status;
 }
 
 static weft_status choose_moves(offload_choice *x, const offload_trial *base, offload_trial *t) {
@@ -409,21 +460,30 @@ static weft_status choose_moves(offload_choice *x, const offload_trial *base, of
     WEFT_REQUIRE(r.tier, WEFT_E_NOMEM, "no memory for a choice of tiers");
     first = p;
     WEFT_TRY(try_choices(x, &p, &r, t));
+    if (t->plan) WEFT_TRY(widen(x, &first, &r, t));
+    WEFT_TRY(improve(x, &p, r.tier, t));
     if (!t->plan) {
-        move_all(&p, r.tier);
+        for (unsigned kinds = 1u << WEFT_OFFLOADS; !move_kinds(&p, --kinds, r.tier);) {
+        }
         WEFT_TRY(try_tiers(x, r.tier, t));
+        WEFT_TRY(take_back(x, &p, r.tier, t));
     }
     /* A joint search does not count programs. Its plan stays, for those who do to refuse it. */
     if (!fits(x, t) && wefti_built_is_joint(x->b)) return WEFT_OK;
     if (t->bytes <= x->limit && !fits(x, t)) r.lacking = 0, r.lacks = host_lacks(x, t);
     if (!fits(x, t)) return refuse(x, base->bytes, t->bytes, &r);
-    WEFT_TRY(widen(x, &first, &r, t));
-    WEFT_TRY(take_back(x, &p, r.tier, t));
     WEFT_TRY(predict_again(x, t));
     return take_trial(x, t, base->bytes);
 }
 
 /* ---- rank 0 ---- */
+
+/* The hosts of a world decide about buddies. */
+static weft_status place_ranks(wefti_job_programs *of, const weft_world *world) {
+    WEFT_NEW_ARRAY(of->host, int32_t, of->devices);
+    memcpy(of->host, world->host, (size_t)of->devices * sizeof *of->host);
+    return WEFT_OK;
+}
 
 /* Entries that a search has tried are no decisions of the user. */
 static weft_status begin_base(offload_choice *x) {
@@ -458,6 +518,8 @@ static weft_status begin(offload_choice *x, weft_graph *const *graphs, int32_t c
     wefti_built_tiers(b, x->machine, x->tiers);
     WEFT_TRY(begin_base(x));
     if (*b->job->machine) WEFT_TRY(wefti_job_programs_place(of, x->machine));
+    if (!*b->job->machine && b->setup->party.world)
+        WEFT_TRY(place_ranks(of, b->setup->party.world));
     WEFT_TRY(wefti_route_cache_create(&of->routes));
     const int64_t threads = (o->threads ? o->threads : wefti_cores()) / wefti_built_sharing(b);
     of->prepare = (wefti_prepare){.threads = threads > 1 ? (int)threads : 1,

@@ -10,7 +10,7 @@
 #include "memory/residency.h"
 #include "sanitized.h"
 
-enum { MOST = 24, SPANS = 3, TIMES = 40, TIERS = WEFTI_RESIDENCY_TIERS, KINDS = 3 };
+enum { MOST = 24, SPANS = 3, TIMES = 40, TIERS = WEFTI_RESIDENCY_TIERS, KINDS = 5 };
 
 typedef struct instance {
     wefti_residency_problem p;
