@@ -239,6 +239,10 @@ weft_status wefti_graph_intern(weft_graph *g, weft_body *b, weft_body **out) {
     return intern(true, &g->cells, &g->cell_count, &g->cell_cap, b, out);
 }
 
+weft_status wefti_graph_intern_part(weft_graph *g, weft_body *b, weft_body **out) {
+    return intern(true, &g->fused, &g->fused_count, &g->fused_cap, b, out);
+}
+
 static weft_status name_fused(weft_graph *g, weft_body *b) {
     bool fresh;
     const char *wanted = b->name;

@@ -134,6 +134,8 @@ weft_status wefti_body_clone(weft_graph *g, const weft_body *b, const char *name
 /* Returns the stored body of equal structure, or stores `b`. The graph owns `b` from now on, also
  * on failure. If the name is taken, the stored body gets a new one. */
 weft_status wefti_graph_intern_fused(weft_graph *g, weft_body *b, weft_body **out) WEFT_CHECKED;
+/* The same for a part of a cell, with the names of its ops and parameters. */
+weft_status wefti_graph_intern_part(weft_graph *g, weft_body *b, weft_body **out) WEFT_CHECKED;
 /* Removes nodes without readers. The values of removed nodes remain in the table, marked as dead;
  * the other value indices do not change. */
 weft_status wefti_body_prune(weft_body *b) WEFT_CHECKED;

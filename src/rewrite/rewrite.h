@@ -22,6 +22,15 @@ enum { WEFTI_CHUNK_LOGITS = 32 << 20 };
 weft_status wefti_chunk_loss(weft_graph *g, wefti_partition *part, const weft_body *body,
                              int64_t most, weft_body **out) WEFT_CHECKED;
 
+/* Divides each call of `root` whose ops run in two places into calls of which each runs in one.
+ * Equal parts of equal cells are one body, which `g` owns. The calls keep the name of the divided
+ * one, and ops their random numbers. root: belongs to the caller, with nodes of its own; its nodes
+ * and values change. *out_apart [nodes of the root]: freed by the caller. */
+typedef bool (*wefti_is_apart)(void *context, const weft_body *root, const weft_node *call,
+                               const weft_node *op);
+weft_status wefti_divide(weft_graph *g, weft_body *root, wefti_is_apart is_apart, void *context,
+                         bool **out_apart) WEFT_CHECKED;
+
 /* Copies a body node by node: map[v] is the new index of old value v, -1 while unknown. */
 weft_status wefti_copy_inputs(const weft_body *from, weft_body *to, int32_t *map) WEFT_CHECKED;
 weft_status wefti_copy_outputs(const weft_body *from, weft_body *to,
