@@ -130,10 +130,14 @@ WEFT_API weft_status weft_plan_recompute(weft_plan *plan, weft_recompute mode, c
 WEFT_API weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload what,
                                        weft_tier to) WEFT_CHECKED;
 /** Place work: `where` is "host" or "device" (undo an earlier rule). "host": the host of a device
- * updates the parameters whose names, followed by ":update", match the glob ("h.*:update"). Their
- * optimizer states lie in host memory. Gradients and values go there, and the new values come back.
- * Other ops do not run on the host: a session refuses a pattern that matches one. The last rule
- * that matches counts. A rule replaces an earlier one of the same `match`. */
+ * - runs the ops whose names match the glob, as in weft_plan_split_op, and their backward passes.
+ *   A look-up also matches by the name of its table: "wte.weight" or "wte". Parameters of such ops
+ *   and their gradients lie in host memory; other operands go there, and results come back. Ops
+ *   that work on a state are refused when a session is made, and ops in a plan with stages or
+ *   copies (WEFT_E_NO_IMPL).
+ * - updates the parameters whose names, followed by ":update", match ("h.*:update"). Their
+ *   optimizer states lie in host memory. Gradients and values go there, and new values come back.
+ * The last rule that matches counts. A rule replaces an earlier one of the same `match`. */
 WEFT_API weft_status weft_op_place(weft_plan *plan, const char *match,
                                    const char *where) WEFT_CHECKED;
 /** Sum the losses of devices and microbatches instead of averaging them. Devices that all have the

@@ -203,7 +203,7 @@ static weft_status fuse_shared(wefti_decisions *dec, const int32_t *order, int64
                 wefti_digest_number(key, dec->stages > 1 ? last_calls[order[i]]
                                                          : (uint64_t)dec->last_backward[order[i]]);
         /* alone, so that it is reduced when it is complete, and need not be stored before */
-        if (wefti_gradient_space(dec->spec, &dec->root->values[order[i]]) != WEFTI_SPACE_DEVICE)
+        if (wefti_gradient_space(dec, order[i]) != WEFTI_SPACE_DEVICE)
             key = wefti_digest_number(key, (uint64_t)order[i]);
         items[shared++] = (wefti_fusion_item){weft_desc_bytes(&here), key};
         scattered |= !wefti_layout_equal(&x->use, &x->state);

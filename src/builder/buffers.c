@@ -39,7 +39,9 @@ weft_status wefti_buffer_persistent(wefti_emitter *b, int64_t bytes, const char 
 }
 
 void wefti_buffer_use(wefti_emitter *b, int32_t buffer) {
-    if (buffer >= 0 && b->buffers[buffer].life.last < b->now) b->buffers[buffer].life.last = b->now;
+    wefti_lifetime *life = buffer < 0 ? NULL : &b->buffers[buffer].life;
+    if (life && life->first > b->now) life->first = b->now;
+    if (life && life->last < b->now) life->last = b->now;
 }
 
 wefti_location wefti_buffer_location(const wefti_emitter *b, int32_t buffer) {
@@ -64,7 +66,7 @@ weft_status wefti_build_begin(wefti_emitter *b, wefti_section s, wefti_step_kind
     d->step.tensor = -1;
     d->step.micro = b->now_micro;
     d->frame = -1;
-    d->step.space = WEFTI_SPACE_DEVICE;
+    d->step.space = b->space;
     d->at = b->now;
     d->arg_count = args;
     WEFT_TRY(wefti_new_array(b->scratch, args, sizeof *d->args, &d->args));

@@ -142,7 +142,7 @@ static weft_status bind_root_values(wefti_emitter *b) {
             continue;
         }
         bool param = info->kind == WEFTI_VALUE_PARAM;
-        const wefti_space space = b->dec->copied[v] ? WEFTI_SPACE_HOST
+        const wefti_space space = b->dec->copied[v] || b->dec->hosted[v] ? WEFTI_SPACE_HOST
                                   : param ? wefti_tier_space(b, WEFT_OFFLOAD_PARAMETERS, info->name)
                                           : WEFTI_SPACE_DEVICE;
         WEFT_TRY(wefti_build_persistent(b, info->name,
@@ -308,12 +308,14 @@ static weft_status named_outputs(wefti_emitter *b) {
 static weft_status readable_gradients(wefti_emitter *b) {
     for (int64_t i = 0; i < b->root->in_count; i++) {
         int32_t v = b->root->in[i], tensor;
-        if (b->param_index[v] < 0 || b->param_gradient[v] < 0) continue;
-        b->buffers[b->param_gradient[v]].life.last = INT32_MAX;
+        const int32_t buffer = b->dec->hosted[v] ? b->gradient_home[WEFTI_GRADIENT_TERM][v].buffer
+                                                 : b->param_gradient[v];
+        if (b->param_index[v] < 0 || buffer < 0) continue;
+        b->buffers[buffer].life.last = INT32_MAX;
         WEFT_TRY(new_tensor(b, wefti_build_name(b, "grad:", b->root->values[v].name),
                             WEFTI_TENSOR_GRADIENT, &b->root->values[v].desc,
                             b->part ? &b->dec->sharding[v].gradient : NULL, b->root->values[v].init,
-                            b->param_gradient[v], &tensor));
+                            buffer, &tensor));
     }
     return WEFT_OK;
 }
@@ -376,8 +378,11 @@ static weft_status new_tables(wefti_emitter *b) {
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_copy));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_move));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->rows_move));
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         WEFT_TRY(wefti_new_indices(b->scratch, b->dec->call_count, &b->saved_move[i]));
+        WEFT_TRY(
+            wefti_new_array(b->scratch, b->dec->call_count, sizeof(int32_t *), &b->host_moves[i]));
+    }
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_piece));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->state_kept));
     WEFT_TRY(wefti_new_indices(b->scratch, values, &b->param_gradient));
@@ -442,6 +447,7 @@ static weft_status emit(wefti_emitter *b) {
     WEFT_TRY(bind_root_values(b));
     WEFT_TRY(named_outputs(b));
     if (train) WEFT_TRY(train_buffers(b));
+    if (train) WEFT_TRY(wefti_host_prepare(b));
     if (b->dec->stages > 1)
         WEFT_TRY(staged_section(b));
     else
@@ -502,7 +508,7 @@ static weft_status emit_program(wefti_decisions *dec, wefti_program **out) {
                        .one = -1,
                        .norms = -1};
     p->kind = dec->spec->kind;
-    p->masters = dec->own_root != NULL;
+    p->masters = dec->masters;
     p->holder = p->ward = p->gather_from = -1;
     weft_status status = emit(&b);
     if (status >= 0 && b.part && wefti_partition_reads(b.part)->lost)
@@ -528,7 +534,7 @@ weft_status wefti_program_build(const wefti_program_spec *spec, wefti_program **
     WEFT_REQUIRE(spec->microbatches >= 1, WEFT_E_ARG, "a step has at least 1 microbatch, not %d",
                  spec->microbatches);
     WEFT_TRY(wefti_kind_check(spec->kind));
-    if (spec->optimizer) WEFT_TRY(wefti_plan_check_places(spec->plan, spec->graph));
+    WEFT_TRY(wefti_plan_check_places(spec->plan, spec->graph));
     WEFT_TRY(build(spec, out));
     if (*out) return WEFT_OK;
     wefti_program_spec whole = *spec;

@@ -160,6 +160,7 @@ typedef struct wefti_emitter {
     int64_t step_count[WEFTI_SECTIONS], step_cap[WEFTI_SECTIONS];
     int32_t now;       /* time of the step being added */
     int32_t now_micro; /* the microbatch that it works on */
+    wefti_space space; /* in which steps are added now, with their routines and new buffers */
     wefti_micro *micro;
     wefti_build_loop loop;
     wefti_flight *flights; /* in the order of their posts */
@@ -184,6 +185,8 @@ typedef struct wefti_emitter {
     int32_t *rows_move;      /* likewise its rows that a call looks up */
     int32_t *saved_move[2];  /* per call: the move that stores its saved block, and the one that
                                 fetches it, -1: none yet */
+    int32_t **host_moves[2]; /* per call on the host: the moves of its forward and its backward
+                                pass; NULL: none yet */
     int32_t *param_piece;    /* per root value: buffer of the optimizer's piece of a parameter,
                                 if the piece is not contiguous in the parameter's buffer; else -1 */
     int32_t *param_gradient; /* per root value: buffer in which a parameter's gradient
@@ -368,6 +371,13 @@ typedef struct wefti_update_of {
 /* Updates all slices on the device. whole: the parameter and the gradient, where they lie there. */
 weft_status wefti_update_slices(wefti_emitter *b, wefti_section s, const wefti_update_of *of,
                                 const wefti_update_operands *whole) WEFT_CHECKED;
+
+/* host.c: the passes of a call on the host. prepare: makes the gradients of its parameters. */
+weft_status wefti_host_prepare(wefti_emitter *b) WEFT_CHECKED;
+weft_status wefti_host_forward(wefti_emitter *b, wefti_section s, int32_t call,
+                               int32_t micro) WEFT_CHECKED;
+weft_status wefti_host_backward(wefti_emitter *b, wefti_section s, int32_t call,
+                                int32_t micro) WEFT_CHECKED;
 
 /* rows.c: adds the sums of each touched row of this device's piece of a table, and the rows'
  * numbers in it. The update of the piece: inputs and results as of other updates. */

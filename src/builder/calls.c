@@ -79,6 +79,7 @@ static weft_status bind_results(wefti_emitter *b, const wefti_call_plan *call, i
 
 weft_status wefti_build_forward_call(wefti_emitter *b, wefti_section s, int32_t k, int32_t micro) {
     const wefti_call_plan *call = &b->dec->calls[k];
+    if (call->on_host) return wefti_host_forward(b, s, k, micro);
     const weft_node *n = call->node;
     int32_t routine, *in, *saved = &b->micro[micro].saved[k];
     WEFT_TRY(wefti_build_forward(b, call, &routine));
@@ -178,6 +179,7 @@ static void add_late(uint8_t *accumulate, int64_t outs) {
 weft_status wefti_build_backward_call(wefti_emitter *b, wefti_section s, int32_t k, int32_t micro,
                                       wefti_pass pass) {
     const wefti_call_plan *call = &b->dec->calls[k];
+    if (call->on_host) return wefti_host_backward(b, s, k, micro);
     const weft_node *n = call->node;
     const wefti_cell_grad *grad = wefti_call_grad(b->dec, call, pass);
     int64_t outs = grad->backward->out_count;

@@ -53,7 +53,8 @@ static weft_status collect_calls(wefti_decisions *dec) {
         const weft_node *n = &dec->root->nodes[k];
         WEFT_REQUIRE(n->op == &wefti_op_call, WEFT_E_BUG, "the root still holds a loose '%s'",
                      n->op->name);
-        dec->calls[dec->call_count++] = (wefti_call_plan){.node = n, .grad = -1, .mine = true};
+        dec->calls[dec->call_count++] = (wefti_call_plan){
+            .node = n, .grad = -1, .mine = true, .on_host = dec->apart && dec->apart[k]};
     }
     return WEFT_OK;
 }
@@ -161,6 +162,7 @@ static weft_status start(wefti_decisions *dec, const wefti_program_spec *spec, b
     WEFT_TRY(wefti_arena_create(&dec->arena));
     WEFT_TRY(wefti_arena_create(&dec->requests));
     WEFT_TRY(wefti_arena_create(&dec->scratch));
+    WEFT_TRY(wefti_decide_places(dec));
     return wefti_decide_masters(dec);
 }
 
@@ -239,6 +241,7 @@ void wefti_decisions_free(wefti_decisions *dec) {
     wefti_arena_destroy(dec->requests);
     wefti_arena_destroy(dec->scratch);
     wefti_body_destroy(dec->own_root);
+    wefti_free(dec->apart);
     if (dec->released) return;
     for (int32_t i = 0; i < dec->grad_count; i++) wefti_cell_grad_free(&dec->grads[i]);
     wefti_free(dec->grads);

@@ -30,6 +30,7 @@ typedef struct wefti_call_plan {
     int32_t part;         /* virtual stage: counts stages over all chunks */
     bool mine;            /* this rank runs it */
     wefti_recompute_mode recompute;
+    bool on_host;                                   /* all of its ops are placed there */
     const wefti_local_body *local;                  /* forward body of this rank; NULL without a
                                                        plan */
     const wefti_local_body *backward[WEFTI_PASSES]; /* backward bodies of this rank, per pass */
@@ -111,9 +112,14 @@ typedef struct wefti_decisions {
     wefti_gradient_key *grad_keys; /* per gradient */
     int64_t grad_key_cap;
 
-    weft_body *own_root; /* masters.c: `root`, if some parameters have masters; else NULL */
+    weft_body *own_root; /* `root`, if the build has changed the graph's: host.c, masters.c; else
+                            NULL */
+    bool *apart;         /* per call, if cells are divided: on_host; else NULL */
+    bool masters;        /* some parameters have masters */
 
     /* per root value */
+    bool *hosted; /* a parameter that calls on the host read: it lies in host memory, as does its
+                     gradient; each device has all that it reads, and its states */
     bool *copied; /* a parameter that is f32 in `root`, and that calls read as its bf16 copy */
     wefti_sharding *sharding;
     bool *bound; /* an input of the root that this rank stores */
@@ -156,7 +162,7 @@ typedef struct wefti_decisions {
 
 /* The memory in which the gradient of a parameter lies between passes, and until its update. Equal
  * on all ranks. */
-wefti_space wefti_gradient_space(const wefti_program_spec *spec, const wefti_value_info *param);
+wefti_space wefti_gradient_space(const wefti_decisions *dec, int32_t value);
 
 /* Makes all decisions for spec->rank. On failure too, the caller frees *out. */
 weft_status wefti_decisions_make(const wefti_program_spec *spec, wefti_decisions *out) WEFT_CHECKED;
@@ -170,6 +176,9 @@ weft_status wefti_decide_bound(const wefti_decisions *dec, int32_t stage, bool *
 weft_status wefti_new_array(wefti_arena *arena, int64_t count, size_t bytes,
                             void *out) WEFT_CHECKED;
 weft_status wefti_new_indices(wefti_arena *arena, int64_t count, int32_t **out) WEFT_CHECKED;
+
+/* host.c: which calls run on the host. Makes a root in which each call runs in one place. */
+weft_status wefti_decide_places(wefti_decisions *dec) WEFT_CHECKED;
 
 /* masters.c: the parameters that calls read as copies of their masters. Makes a root in which these
  * parameters have the description of the master. */

@@ -125,6 +125,12 @@ weft_status wefti_flight_now(wefti_emitter *b, wefti_section s, int32_t transfer
     return wefti_flight_wait(b, s, (int32_t)b->flight_count - 1);
 }
 
+weft_status wefti_flight_arrive(wefti_emitter *b, wefti_section s) {
+    for (int32_t i; (i = wefti_flight_find(b, WEFTI_FLIGHT_NOW, -1)) >= 0;)
+        WEFT_TRY(wefti_flight_wait(b, s, i));
+    return WEFT_OK;
+}
+
 int32_t wefti_flight_over(const wefti_emitter *b, wefti_flight_use use, int32_t owner,
                           int32_t left) {
     int32_t oldest = -1, count = 0;

@@ -86,6 +86,8 @@ weft_status wefti_flight_leave(struct wefti_emitter *b, wefti_section s, wefti_f
 /* Adds the step that ends entry i, and removes the entry. The step of a call uses the call's
  * arguments again. */
 weft_status wefti_flight_wait(struct wefti_emitter *b, wefti_section s, int32_t i) WEFT_CHECKED;
+/* Ends all moves that are needed at once. */
+weft_status wefti_flight_arrive(struct wefti_emitter *b, wefti_section s) WEFT_CHECKED;
 /* Posts a transfer and waits for it. */
 weft_status wefti_flight_now(struct wefti_emitter *b, wefti_section s, int32_t transfer,
                              int32_t source, int32_t destination) WEFT_CHECKED;

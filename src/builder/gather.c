@@ -381,7 +381,7 @@ static weft_status fetch_all(wefti_emitter *b, wefti_section s, int32_t k, bool 
 }
 
 weft_status wefti_gather_ahead(wefti_emitter *b, wefti_section s, int32_t k, bool backward) {
-    if (!b->part || !b->spec->plan->overlap || k < 0) return WEFT_OK;
+    if (!b->part || !b->spec->plan->overlap || k < 0 || b->dec->calls[k].on_host) return WEFT_OK;
     const weft_node *n = b->dec->calls[k].node;
     WEFT_TRY(fetch_all(b, s, k, backward));
     if (backward && b->spec->plan->copies <= WEFTI_COMM_DEPTH) /* all copies have one under way */

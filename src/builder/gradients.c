@@ -149,7 +149,8 @@ weft_status wefti_decide_gradients(wefti_decisions *dec) {
         wefti_rows_record(dec, n, &dec->grads[call->grad], rows);
         call->differentiated = true;
         /* Fused passes save nothing, whatever the plan's recomputation mode. */
-        call->fused = last && only_loss && dec->spec->recompute == 0 && !must_go_forward(dec, k);
+        call->fused = last && only_loss && !call->on_host && dec->spec->recompute == 0 &&
+                      !must_go_forward(dec, k);
         if (call->fused) WEFT_TRY(make_fused_body(dec, call));
         last = false;
         const wefti_cell_grad *grad = &dec->grads[call->grad];

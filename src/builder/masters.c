@@ -18,10 +18,11 @@ weft_status wefti_decide_masters(wefti_decisions *dec) {
         any = any || dec->copied[given->in[i]];
     }
     if (!any) return WEFT_OK;
-    WEFT_TRY(wefti_body_clone(dec->g, given, given->name, &dec->own_root));
-    for (int64_t v = 0; v < given->value_count; v++)
-        if (dec->copied[v]) dec->own_root->values[v].desc.dtype = WEFT_F32;
+    dec->masters = true;
+    if (!dec->own_root) WEFT_TRY(wefti_body_clone(dec->g, given, given->name, &dec->own_root));
     dec->root = dec->own_root;
+    for (int64_t v = 0; v < dec->root->value_count; v++)
+        if (dec->copied[v]) dec->own_root->values[v].desc.dtype = WEFT_F32;
     return WEFT_OK;
 }
 

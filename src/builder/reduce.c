@@ -410,13 +410,35 @@ static weft_status reduce_some(wefti_emitter *b, wefti_section s, int32_t k, con
     return reduce_call(b, s, k, b->root->values[values[n - 1]].name, routine, n, args, posts);
 }
 
+/* Adds the terms of a gradient that lies in host memory, there. No transfer is in flight then,
+ * which could share an endpoint. */
+static weft_status reduce_hosted(wefti_emitter *b, wefti_section s, int32_t k, int32_t v) {
+    wefti_gradient_home *term = &b->gradient_home[WEFTI_GRADIENT_TERM][v],
+                        *sum = &b->gradient_home[WEFTI_GRADIENT_SUM][v];
+    const int32_t args[2] = {term->buffer, sum->buffer};
+    const wefti_layout *from = &sharding_of(b, v)->gradient, goal = wefti_gradient_goal(b->dec, v);
+    int32_t routine;
+    WEFT_TRY(wefti_gradient_leave(b, s, v, WEFTI_GRADIENT_TERM));
+    WEFT_TRY(wefti_pass_stored(b, s));
+    sum->where = WEFTI_GRADIENT_AWAY;
+    if (!wefti_is_reduced(b, v)) return WEFT_OK;
+    WEFT_TRY(wefti_reduce_wait(b, s, 0));
+    b->space = WEFTI_SPACE_HOST;
+    WEFT_TRY(wefti_build_reshard(b, 1, &b->root->values[v].desc, from, &goal, false,
+                                 wefti_tag(WEFTI_TAG_BUCKET, 0), &routine));
+    WEFT_TRY(reduce_call(b, s, k, b->root->values[v].name, routine, 1, args, false));
+    b->space = WEFTI_SPACE_DEVICE;
+    return WEFT_OK;
+}
+
 /* What a bucket's reduction needs in device memory, if it lies in a tier below. Of reductions for
  * each microbatch, the one before has ended then. */
 static weft_status bring_gradients(wefti_emitter *b, wefti_section s, int32_t k) {
     const wefti_bucket *x = &b->dec->bucket[k];
     for (int32_t i = 0; i < x->count; i++) {
         const int32_t v = x->values[i];
-        if (wefti_gradient_space(b->spec, &b->root->values[v]) == WEFTI_SPACE_DEVICE) continue;
+        if (b->dec->hosted[v]) WEFT_TRY(reduce_hosted(b, s, k, v));
+        if (b->dec->hosted[v] || wefti_gradient_space(b->dec, v) == WEFTI_SPACE_DEVICE) continue;
         if (!wefti_is_reduced(b, v)) {
             b->gradient_home[WEFTI_GRADIENT_SUM][v] = b->gradient_home[WEFTI_GRADIENT_TERM][v];
             b->gradient_home[WEFTI_GRADIENT_TERM][v].where = WEFTI_GRADIENT_HERE;

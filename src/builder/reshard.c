@@ -131,7 +131,8 @@ weft_status wefti_build_join(weft_body *body, int32_t count, int32_t *value) {
 weft_status wefti_build_routine_of(wefti_emitter *b, weft_body *fresh, int32_t *out) {
     const weft_body *body;
     WEFT_TRY(wefti_build_intern(b, fresh, &body));
-    const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_PLAIN};
+    const wefti_routine_key key = {
+        .body = body, .kind = WEFTI_ROUTINE_PLAIN, .on_host = b->space == WEFTI_SPACE_HOST};
     WEFT_TRY(wefti_build_find(b, &key, out));
     if (*out >= 0) return WEFT_OK;
     wefti_routine_spec spec = {.body = (weft_body *)(uintptr_t)body};

@@ -78,7 +78,8 @@ static weft_status saved_offsets(wefti_emitter *b, const wefti_call_plan *call, 
 }
 
 weft_status wefti_build_forward(wefti_emitter *b, const wefti_call_plan *call, int32_t *out) {
-    wefti_routine_key key = {.body = call->node->callee, .kind = WEFTI_ROUTINE_PLAIN};
+    wefti_routine_key key = {
+        .body = call->node->callee, .kind = WEFTI_ROUTINE_PLAIN, .on_host = call->on_host};
     wefti_routine_spec spec = {0};
     int64_t *offsets = NULL, *saved = NULL;
     const wefti_cell_grad *grad = NULL;
@@ -135,7 +136,8 @@ weft_status wefti_build_backward(wefti_emitter *b, const wefti_call_plan *call, 
                                    .accumulate = accumulate,
                                    .results = body->out_count,
                                    .saved = offsets,
-                                   .saved_bytes = spec.saved_bytes};
+                                   .saved_bytes = spec.saved_bytes,
+                                   .on_host = call->on_host};
     WEFT_TRY(wefti_build_find(b, &key, out));
     if (*out >= 0) return WEFT_OK;
     WEFT_TRY(set_accumulate(b, accumulate, 0, body->out_count, &spec));

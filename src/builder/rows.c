@@ -31,9 +31,11 @@ static bool updates_elements(const wefti_update_rule *rule, const weft_desc *who
 }
 
 /* Whether the device updates a table by a gradient in its memory. */
-static bool on_device(const wefti_decisions *dec, const char *name) {
+static bool on_device(const wefti_decisions *dec, int32_t v) {
     const weft_plan *plan = dec->spec->plan;
-    return wefti_plan_tier(plan, WEFT_OFFLOAD_GRADIENTS, name) == WEFT_TIER_DEVICE &&
+    const char *name = dec->root->values[v].name;
+    return !dec->hosted[v] &&
+           wefti_plan_tier(plan, WEFT_OFFLOAD_GRADIENTS, name) == WEFT_TIER_DEVICE &&
            !wefti_plan_updates_on_host(plan, name);
 }
 
@@ -48,7 +50,7 @@ static weft_status form_of(const wefti_decisions *dec, int32_t v, wefti_rows_for
                ? WEFTI_ROWS_STEPS
            : !read_once(dec, v)                    ? WEFTI_ROWS_SHARED
            : !updates_elements(&rule, &info->desc) ? WEFTI_ROWS_OPTIMIZER
-           : !on_device(dec, info->name)           ? WEFTI_ROWS_TIER
+           : !on_device(dec, v)                    ? WEFTI_ROWS_TIER
                                                    : WEFTI_ROWS_TOUCHED;
     return WEFT_OK;
 }
@@ -250,13 +252,6 @@ static weft_status call_op(wefti_emitter *b, wefti_section s, wefti_phase phase,
     return call_body(b, s, phase, name, body, args);
 }
 
-/* Ends the fetches of rows. */
-static weft_status arrive(wefti_emitter *b, wefti_section s) {
-    for (int32_t i; (i = wefti_flight_find(b, WEFTI_FLIGHT_NOW, -1)) >= 0;)
-        WEFT_TRY(wefti_flight_wait(b, s, i));
-    return WEFT_OK;
-}
-
 /* ---- updates of tables in a tier below device memory ---- */
 
 weft_status wefti_rows_away(const wefti_emitter *b, int32_t v, bool *out_away, weft_desc *out) {
@@ -393,7 +388,7 @@ weft_status wefti_rows_bring(wefti_emitter *b, wefti_section s, int32_t v,
                        (wefti_buffer_ref[]){at->gradient, {out->named, 0}, out->gradient}));
     for (int i = 0; i <= x.rule.states; i++)
         WEFT_TRY(bring_part(b, s, &x, i, *part_of(&whole, i), out));
-    return arrive(b, s);
+    return wefti_flight_arrive(b, s);
 }
 
 weft_status wefti_rows_return(wefti_emitter *b, wefti_section s, int32_t v,
@@ -521,7 +516,7 @@ weft_status wefti_rows_look_up(wefti_emitter *b, wefti_section s, int32_t k, int
                 (wefti_buffer_ref[]){{*wefti_build_value(b, micro, x.ids_value), 0}, f.named}));
     f.destination.buffer = *out;
     WEFT_TRY(wefti_flight_rows(b, s, f, table->shape[0], &b->rows_move[v]));
-    return arrive(b, s);
+    return wefti_flight_arrive(b, s);
 }
 
 /* Copies a node that looks up: its table has the rows that its ids name, in the order of

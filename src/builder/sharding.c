@@ -42,7 +42,8 @@ static void set_param(wefti_decisions *dec, int32_t v, const wefti_layout *use) 
                                     mesh_of(dec));
     int32_t parts = wefti_mesh_product(mesh_of(dec), wefti_layout_split_axes(use));
     if (dec->root->values[v].kind != WEFTI_VALUE_PARAM || plan->optimizer.level == 0 ||
-        whole->rank == 0 || weft_desc_bytes(whole) / parts < plan->optimizer.threshold)
+        dec->hosted[v] || whole->rank == 0 ||
+        weft_desc_bytes(whole) / parts < plan->optimizer.threshold)
         return;
     s->state = wefti_plan_state_layout(plan, mesh_of(dec), whole, use);
     if (wefti_plan_divides(plan, dec->root->values[v].name)) s->storage = s->state;
@@ -76,7 +77,8 @@ static bool set_shared(wefti_decisions *dec, int32_t v) {
     if (!old) return false;
     wefti_sharding *s = &dec->sharding[v];
     s->storage = s->state = s->gradient = *old;
-    if (!wefti_plan_divides(dec->spec->plan, info->name) || info->kind == WEFTI_VALUE_STATE) {
+    if (!wefti_plan_divides(dec->spec->plan, info->name) || info->kind == WEFTI_VALUE_STATE ||
+        dec->hosted[v]) {
         s->use = *old;
         s->known = true;
     }

@@ -153,8 +153,10 @@ wefti_space wefti_tier_of_large(const wefti_program_spec *spec, weft_offload wha
     return space_of_tier(wefti_plan_tier(spec->plan, what, param->name));
 }
 
-wefti_space wefti_gradient_space(const wefti_program_spec *spec, const wefti_value_info *param) {
-    return wefti_tier_of_large(spec, WEFT_OFFLOAD_GRADIENTS, param);
+wefti_space wefti_gradient_space(const wefti_decisions *dec, int32_t value) {
+    return dec->hosted[value]
+               ? WEFTI_SPACE_HOST
+               : wefti_tier_of_large(dec->spec, WEFT_OFFLOAD_GRADIENTS, &dec->root->values[value]);
 }
 
 static int32_t *gradient_buffer(wefti_emitter *b, int32_t value, wefti_gradient_use use) {
@@ -190,7 +192,7 @@ weft_status wefti_gradient_leave(wefti_emitter *b, wefti_section s, int32_t valu
                                  wefti_gradient_use use) {
     wefti_gradient_home *x = &b->gradient_home[use][value];
     int32_t *buffer = gradient_buffer(b, value, use);
-    const wefti_space space = wefti_gradient_space(b->spec, &b->root->values[value]);
+    const wefti_space space = wefti_gradient_space(b->dec, value);
     if (space == WEFTI_SPACE_DEVICE || *buffer < 0 || !b->buffers[*buffer].life.bytes)
         return WEFT_OK;
     const wefti_buffer_ref from = {*buffer, 0};
@@ -246,6 +248,7 @@ weft_status wefti_gradients_leave(wefti_emitter *b, wefti_section s, int32_t k) 
 static int32_t gradient_home(const wefti_emitter *b, int32_t value) {
     const wefti_gradient_home *sum = &b->gradient_home[WEFTI_GRADIENT_SUM][value],
                               *term = &b->gradient_home[WEFTI_GRADIENT_TERM][value];
+    if (b->dec->hosted[value]) return sum->buffer;
     if (b->dec->eager) return -1;
     if (sum->where == WEFTI_GRADIENT_AWAY) return sum->buffer;
     return term->where == WEFTI_GRADIENT_AWAY && !wefti_is_reduced(b, value) ? term->buffer : -1;
@@ -490,6 +493,9 @@ static weft_status next_to_fetch(wefti_emitter *b, int32_t *out) {
                 (wefti_tier_space(b, WEFT_OFFLOAD_OPTIMIZER, name) == WEFTI_SPACE_DEVICE &&
                  !wefti_tier_below(b, b->param_buffer[value]) && gradient_home(b, value) < 0))
                 continue;
+            if (b->dec->hosted[value] &&
+                b->gradient_home[WEFTI_GRADIENT_SUM][value].where != WEFTI_GRADIENT_AWAY)
+                return WEFT_OK; /* its terms are not added yet */
             WEFT_TRY(wefti_slices_begin(b, value));
             if (!fetches(b, u) || u->next == u->slices) continue;
             *out = value;

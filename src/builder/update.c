@@ -474,14 +474,29 @@ static bool counts(const wefti_emitter *b, int32_t v) {
     return wefti_layout_counts(&b->dec->sharding[v].state, &b->p->mesh, b->p->rank);
 }
 
+/* Copies the square of a gradient in host memory, which is made there, to its slot. */
+static weft_status return_norm(wefti_emitter *b, int32_t v, int32_t at, int64_t slot) {
+    const int64_t bytes = (int64_t)weft_dtype_bytes(b->p->norms_dtype);
+    const wefti_flight f = {.use = WEFTI_FLIGHT_NOW,
+                            .owner = -1,
+                            .name = b->root->values[v].name,
+                            .source = {at, 0},
+                            .destination = {b->norms, slot * bytes}};
+    int32_t move = -1;
+    WEFT_TRY(wefti_flight_copy(b, WEFTI_SECTION_NORM, f, bytes, &move));
+    return wefti_flight_arrive(b, WEFTI_SECTION_NORM);
+}
+
 /* Computes the square of one gradient into its slot. */
 static weft_status norm_step(wefti_emitter *b, int32_t v, int64_t slot) {
+    const bool hosted = b->dec->hosted[v];
     int32_t routine, in, node;
     weft_body *fresh;
     const weft_body *body;
     weft_desc desc =
         wefti_sharding_desc(b->dec, &b->root->values[v].desc, &b->dec->sharding[v].state);
-    WEFT_TRY(wefti_gradient_bring(b, WEFTI_SECTION_NORM, v, WEFTI_GRADIENT_SUM, false));
+    if (!hosted)
+        WEFT_TRY(wefti_gradient_bring(b, WEFTI_SECTION_NORM, v, WEFTI_GRADIENT_SUM, false));
     WEFT_TRY(wefti_body_create(b->g, "norm", &fresh));
     if (wefti_rows_are(b->dec, v)) desc = b->dec->rows[v];
     weft_status status = wefti_body_input(fresh, desc, WEFTI_VALUE_INPUT, "gradient", &in);
@@ -501,7 +516,7 @@ static weft_status norm_step(wefti_emitter *b, int32_t v, int64_t slot) {
         return status;
     }
     WEFT_TRY(wefti_build_intern(b, fresh, &body));
-    const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_UPDATE};
+    const wefti_routine_key key = {.body = body, .kind = WEFTI_ROUTINE_UPDATE, .on_host = hosted};
     WEFT_TRY(wefti_build_find(b, &key, &routine));
     if (routine < 0) {
         wefti_routine_spec spec = {.body = (weft_body *)(uintptr_t)body};
@@ -511,9 +526,19 @@ static weft_status norm_step(wefti_emitter *b, int32_t v, int64_t slot) {
     wefti_draft_step *d;
     WEFT_TRY(wefti_build_begin(b, WEFTI_SECTION_NORM, WEFTI_STEP_CALL, WEFTI_UPDATE,
                                b->root->values[v].name, r->args, &d));
-    wefti_build_arg(b, d, 0, b->reduced[v], 0);
-    wefti_build_arg(b, d, 1, b->norms, slot * (int64_t)weft_dtype_bytes(b->p->norms_dtype));
-    return wefti_build_end(b, d, routine);
+    int32_t square = b->norms;
+    if (hosted) {
+        d->step.space = WEFTI_SPACE_HOST;
+        WEFT_TRY(wefti_buffer_add(b, (int64_t)weft_dtype_bytes(b->p->norms_dtype),
+                                  "norm on the host", &square));
+        b->buffers[square].space = WEFTI_SPACE_HOST;
+    }
+    wefti_build_arg(b, d, 0,
+                    hosted ? b->gradient_home[WEFTI_GRADIENT_SUM][v].buffer : b->reduced[v], 0);
+    wefti_build_arg(b, d, 1, square,
+                    hosted ? 0 : slot * (int64_t)weft_dtype_bytes(b->p->norms_dtype));
+    WEFT_TRY(wefti_build_end(b, d, routine));
+    return hosted ? return_norm(b, v, square, slot) : WEFT_OK;
 }
 
 /* Sums `total` numbers over all devices; `own`: over the devices with the same position in all
@@ -612,6 +637,7 @@ static weft_status bucket_ahead(wefti_emitter *b, wefti_section s, int32_t k) {
     const wefti_bucket *x = k < b->dec->bucket_count ? &b->dec->bucket[k] : NULL;
     for (int32_t i = 0; x && i < x->count; i++) {
         const int32_t v = x->values[i];
+        if (b->dec->hosted[v]) continue;
         if (b->begun[k] ? counts(b, v) : wefti_is_reduced(b, v) || counts(b, v))
             WEFT_TRY(wefti_gradient_ahead(b, s, v,
                                           b->begun[k] ? WEFTI_GRADIENT_SUM : WEFTI_GRADIENT_TERM));

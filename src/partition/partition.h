@@ -125,9 +125,16 @@ weft_status wefti_plan_unmatched_moves(const weft_plan *plan, weft_graph *graph,
 /* Refuses a plan with a split of an op or a tensor whose pattern matches no name of the model:
  * WEFT_E_NOT_FOUND, with the first such split and the nearest name. Wraps the graph too. */
 weft_status wefti_plan_check_splits(const weft_plan *plan, weft_graph *graph) WEFT_CHECKED;
-/* Refuses rules for the host that it cannot follow: one that matches an op of a cell,
- * WEFT_E_NO_IMPL; one for the update of a parameter that another rule keeps elsewhere, WEFT_E_ARG.
- * The graph is wrapped. plan NULL: no rules. */
+/* Whether the plan's rules of `place` say that the host runs an op of a call of `root`. A rule
+ * matches an op by a name that strategies match too, and a look-up also by the name of its table:
+ * "wte.weight", or "wte". */
+bool wefti_plan_op_on_host(const weft_plan *plan, const weft_body *root, const weft_node *call,
+                           const weft_node *op);
+/* Whether they may say so of any op. plan NULL: no. */
+bool wefti_plan_may_run_on_host(const weft_plan *plan);
+/* Refuses rules for the host that it cannot follow: one for an op that cannot run there,
+ * WEFT_E_NO_IMPL; one for a parameter, or the update of one, that another rule keeps elsewhere,
+ * WEFT_E_ARG. The graph is wrapped. plan NULL: no rules. */
 weft_status wefti_plan_check_places(const weft_plan *plan, const weft_graph *graph) WEFT_CHECKED;
 
 #endif

@@ -17,7 +17,7 @@ typedef struct checker {
     const weft_plan *plan;
     const wefti_op_registry *ops_known;
     const int32_t *fused; /* as in wefti_plan_unmatched */
-    names ops, tensors, parameters, updates, calls;
+    names ops, tensors, parameters, tables, updates, calls;
     int64_t unmatched, listed; /* patterns; at most `listed` of them get a message */
     wefti_text out;
 } checker;
@@ -51,15 +51,46 @@ static weft_status add(checker *c, names *to, const char *name) {
     return WEFT_OK;
 }
 
+/* ---- names of rules of `place` ---- */
+
+/* A pattern for updates matches no op, whatever it begins with. */
+static bool is_for_updates(const char *match) {
+    static const char end[] = ":update";
+    const size_t bytes = strlen(match), end_bytes = sizeof end - 1;
+    return bytes >= end_bytes && !strcmp(match + bytes - end_bytes, end);
+}
+
+/* The parameter in which an op of a call looks up; NULL: none. */
+static const char *table_of(const weft_body *root, const weft_node *call, const weft_node *op) {
+    const weft_body *cell = call->callee;
+    if (op->op != wefti_op_find(cell->graph->ops, "embedding")) return NULL;
+    const wefti_value_info *table = &cell->values[op->in[0]];
+    if (table->kind != WEFTI_VALUE_PARAM) return NULL;
+    return root->values[call->in[table->slot]].name;
+}
+
+/* Whether a pattern matches the name of a table, or the name without its last part. */
+static bool matches_table(const char *match, const char *name) {
+    char owner[512];
+    const char *dot = strrchr(name, '.');
+    if (wefti_glob_match(match, name)) return true;
+    (void)snprintf(owner, sizeof owner, "%.*s", dot ? (int)(dot - name) : 0, name);
+    return dot && wefti_glob_match(match, owner);
+}
+
+/* ---- the names of a model ---- */
+
 /* Adds both names of each op of a call's cell. */
-static weft_status add_ops(checker *c, const weft_node *call) {
+static weft_status add_ops(checker *c, const weft_body *root, const weft_node *call) {
     const weft_body *body = call->callee;
     for (int64_t k = 0; k < body->node_count; k++) {
+        const char *table = table_of(root, call, &body->nodes[k]);
         char label[512], both[600];
         wefti_node_label(body, call->scope, &body->nodes[k], label, sizeof label);
         snprintf(both, sizeof both, "%s:%s", label, body->nodes[k].op->name);
         WEFT_TRY(add(c, &c->ops, label));
         WEFT_TRY(add(c, &c->ops, both));
+        if (table) WEFT_TRY(add(c, &c->tables, table));
     }
     return WEFT_OK;
 }
@@ -69,7 +100,7 @@ static weft_status collect(checker *c, const weft_graph *graph) {
     for (int64_t k = 0; k < root->node_count; k++) {
         if (root->nodes[k].op != &wefti_op_call) continue;
         WEFT_TRY(add(c, &c->calls, root->nodes[k].scope));
-        WEFT_TRY(add_ops(c, &root->nodes[k]));
+        WEFT_TRY(add_ops(c, root, &root->nodes[k]));
     }
     for (int64_t i = 0; i < root->in_count; i++) {
         const wefti_value_info *v = &root->values[root->in[i]];
@@ -244,6 +275,17 @@ static void check_offload(checker *c, int64_t i) {
           cells ? "cell" : "parameter");
 }
 
+/* A pattern for ops may also match updates or tables. */
+static void check_place(checker *c, int64_t i) {
+    const char *match = c->plan->place.rules[i].match;
+    const bool updates = is_for_updates(match);
+    for (int64_t k = 0; !updates && k < c->updates.count; k++)
+        if (wefti_glob_match(match, c->updates.items[k])) return;
+    for (int64_t k = 0; !updates && k < c->tables.count; k++)
+        if (matches_table(match, c->tables.items[k])) return;
+    check(c, updates ? &c->updates : &c->ops, match, NULL, "place", i, updates ? "update" : "op");
+}
+
 /* Of a model in use only the parameters move. */
 static void check_parameters(checker *c) {
     for (int64_t i = 0; i < c->plan->offload.count; i++)
@@ -258,8 +300,7 @@ static void check_all(checker *c) {
     for (int64_t i = 0; i < p->recompute.cell_count; i++)
         check(c, &c->calls, p->recompute.cells[i], NULL, "recompute.cells", i, "cell");
     for (int64_t i = 0; i < p->offload.count; i++) check_offload(c, i);
-    for (int64_t i = 0; i < p->place.count; i++)
-        check(c, &c->updates, p->place.rules[i].match, NULL, "place", i, "update");
+    for (int64_t i = 0; i < p->place.count; i++) check_place(c, i);
     if (c->unmatched > c->listed)
         wefti_text_add(&c->out, "%lld more settings of the plan match no name of the model\n",
                        (long long)(c->unmatched - c->listed));
@@ -286,6 +327,7 @@ static weft_status run(checker *c, weft_graph *graph, void (*checks)(checker *),
     free_names(&c->ops);
     free_names(&c->tensors);
     free_names(&c->parameters);
+    free_names(&c->tables);
     free_names(&c->updates);
     free_names(&c->calls);
     wefti_arena_destroy(c->arena);
@@ -325,47 +367,34 @@ weft_status wefti_plan_check_splits(const weft_plan *plan, weft_graph *graph) {
 
 /* ---- work on the host ---- */
 
-/* The op of a call's cell that a rule matches; NULL: none. */
-static const weft_node *find_op(const weft_node *call, const char *match, char *label,
-                                size_t bytes) {
-    const weft_body *body = call->callee;
-    for (int64_t k = 0; k < body->node_count; k++) {
-        char both[600];
-        wefti_node_label(body, call->scope, &body->nodes[k], label, bytes);
-        (void)snprintf(both, sizeof both, "%s:%s", label, body->nodes[k].op->name);
-        if (wefti_glob_match(match, label) || wefti_glob_match(match, both)) return &body->nodes[k];
+/* The rule of `place` that counts for an op; NULL: none. */
+static const wefti_place_rule *rule_of(const weft_plan *plan, const weft_body *root,
+                                       const weft_node *call, const weft_node *op) {
+    char label[512], both[600];
+    const char *table = table_of(root, call, op);
+    wefti_node_label(call->callee, call->scope, op, label, sizeof label);
+    (void)snprintf(both, sizeof both, "%s:%s", label, op->op->name);
+    for (int64_t i = plan->place.count; i-- > 0;) {
+        const char *match = plan->place.rules[i].match;
+        if (!is_for_updates(match) &&
+            (wefti_glob_match(match, label) || wefti_glob_match(match, both) ||
+             (table && matches_table(match, table))))
+            return &plan->place.rules[i];
     }
     return NULL;
 }
 
-/* A pattern for updates matches no op, whatever it begins with. */
-static bool is_for_updates(const char *match) {
-    static const char end[] = ":update";
-    const size_t bytes = strlen(match), end_bytes = sizeof end - 1;
-    return bytes >= end_bytes && !strcmp(match + bytes - end_bytes, end);
+bool wefti_plan_may_run_on_host(const weft_plan *plan) {
+    for (int64_t i = 0; plan && i < plan->place.count; i++)
+        if (plan->place.rules[i].on == WEFTI_ON_HOST && !is_for_updates(plan->place.rules[i].match))
+            return true;
+    return false;
 }
 
-static weft_status check_ops(const wefti_place_rule *rule, const weft_graph *graph) {
-    char label[512];
-    if (is_for_updates(rule->match)) return WEFT_OK;
-    for (int64_t k = 0; k < graph->root->node_count; k++) {
-        const weft_node *n = &graph->root->nodes[k];
-        const weft_node *op =
-            n->op == &wefti_op_call ? find_op(n, rule->match, label, sizeof label) : NULL;
-        WEFT_REQUIRE(!op, WEFT_E_NO_IMPL,
-                     "place: '%.100s' is for the host and matches the op '%s:%s'; only updates run "
-                     "on the host: match '%.100s:update'",
-                     rule->match, label, op->op->name, rule->match);
-    }
-    for (int64_t i = 0; i < graph->root->in_count; i++) {
-        const wefti_value_info *v = &graph->root->values[graph->root->in[i]];
-        WEFT_REQUIRE(v->kind != WEFTI_VALUE_PARAM || !wefti_glob_match(rule->match, v->name),
-                     WEFT_E_NO_IMPL,
-                     "place: '%.100s' is for the host and matches the parameter '%s'; only updates "
-                     "run on the host: match '%.100s:update'",
-                     rule->match, v->name, rule->match);
-    }
-    return WEFT_OK;
+bool wefti_plan_op_on_host(const weft_plan *plan, const weft_body *root, const weft_node *call,
+                           const weft_node *op) {
+    const wefti_place_rule *rule = rule_of(plan, root, call, op);
+    return rule && rule->on == WEFTI_ON_HOST;
 }
 
 /* Refuses an entry that keeps something of an update on the host elsewhere. An entry for the states
@@ -395,12 +424,49 @@ static weft_status check_home(const weft_plan *plan, const char *name, weft_offl
     return WEFT_OK;
 }
 
+/* Refuses an entry that keeps a parameter of an op of the host, or its gradient, elsewhere. */
+static weft_status check_operand(const weft_plan *plan, const char *label, const char *name,
+                                 weft_offload what) {
+    const wefti_offload_rule *rule = wefti_plan_offload_rule(plan, what, name);
+    WEFT_REQUIRE(!rule || rule->to == WEFT_TIER_HOST, WEFT_E_ARG,
+                 "place: the host runs '%s', which reads '%s', but the entry of memory.offload for "
+                 "'%s' keeps %s in tier %s; leave the parameter out of it, or use tier host",
+                 label, name, rule->match,
+                 what == WEFT_OFFLOAD_GRADIENTS ? "its gradient" : "the parameter",
+                 wefti_tier_words[rule->to]);
+    return WEFT_OK;
+}
+
+static weft_status check_op(const weft_plan *plan, const weft_body *root, const weft_node *call,
+                            const weft_node *op) {
+    char label[512];
+    if (!wefti_plan_op_on_host(plan, root, call, op)) return WEFT_OK;
+    wefti_node_label(call->callee, call->scope, op, label, sizeof label);
+    for (int i = 0; i < op->inputs; i++) {
+        const wefti_value_info *v = op->in[i] < 0 ? NULL : &call->callee->values[op->in[i]];
+        if (!v || (v->kind != WEFTI_VALUE_PARAM && v->kind != WEFTI_VALUE_STATE)) continue;
+        const char *name = root->values[call->in[v->slot]].name;
+        WEFT_REQUIRE(v->kind == WEFTI_VALUE_PARAM, WEFT_E_NO_IMPL,
+                     "place: the host cannot run '%s:%s', which works on the state '%s': leave it "
+                     "out by a later entry {match: '%s:%s', on: device}",
+                     label, op->op->name, name, label, op->op->name);
+        WEFT_TRY(check_operand(plan, label, name, WEFT_OFFLOAD_PARAMETERS));
+        WEFT_TRY(check_operand(plan, label, name, WEFT_OFFLOAD_GRADIENTS));
+    }
+    WEFT_REQUIRE(plan->pipeline.stages <= 1 && plan->copies <= 1, WEFT_E_NO_IMPL,
+                 "place: the host runs '%s:%s', but a plan with %s runs updates alone on the host: "
+                 "match '*:update', or leave out parallel.%s",
+                 label, op->op->name, plan->copies > 1 ? "interleaved microbatches" : "a pipeline",
+                 plan->copies > 1 ? "copies" : "pipeline");
+    return WEFT_OK;
+}
+
 weft_status wefti_plan_check_places(const weft_plan *plan, const weft_graph *graph) {
     const weft_body *root = graph->root;
     if (!wefti_plan_may_update_on_host(plan)) return WEFT_OK;
-    for (int64_t i = 0; i < plan->place.count; i++)
-        if (plan->place.rules[i].on == WEFTI_ON_HOST)
-            WEFT_TRY(check_ops(&plan->place.rules[i], graph));
+    for (int64_t k = 0; wefti_plan_may_run_on_host(plan) && k < root->node_count; k++)
+        for (int64_t i = 0; i < root->nodes[k].callee->node_count; i++)
+            WEFT_TRY(check_op(plan, root, &root->nodes[k], &root->nodes[k].callee->nodes[i]));
     for (int64_t i = 0; i < root->in_count; i++) {
         const wefti_value_info *v = &root->values[root->in[i]];
         if (v->kind != WEFTI_VALUE_PARAM || !wefti_plan_updates_on_host(plan, v->name)) continue;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Updates on the host (parallel.place): the same bits as on the device, with less device memory; rules that cannot be
-# followed are refused by name.
+# Updates and ops on the host (parallel.place): the same bits as on the device, with less device memory; rules that
+# cannot be followed are refused by name.
 . tests/cli/run.inc
 host='parallel.place=[{match: "*:update", on: host}]'
 blocks='parallel.place=[{match: "h.*:update", on: host}, {match: "h.0.*.bias:update", on: device}]'
@@ -67,9 +67,37 @@ expect 0 "\"host_bytes\"" train job.yaml train.steps=1 "$host" --json checkpoint
 # A search keeps the rule, and its plan runs.
 expect 0 '"host_bytes"' plan job.yaml parallel.mode=auto --devices 2 "$host" --json
 
-# What does not run on the host is named, with what would be right (36b).
-expect 1 "place|h.0.ln_1:layer_norm|'h.*:update'" model job.yaml 'parallel.place=[{match: "h.*", on: host}]'
-expect 1 "place|wte.weight|'wte.weight:update'" train job.yaml 'parallel.place=[{match: "wte.weight", on: host}]'
+# ---- ops on the host ----
+# A table with its look-up, gradient and update there: the table and its states leave device memory, and of a step only
+# ids, rows and their gradient move.
+llama='model.family=llama model.layers=2 model.hidden=32 model.heads=2 model.context=16 model.vocab=1000 model.tied=false'
+table=$((1000 * 32 * 4)) host='parallel.place=[{match: "embed*", on: host}]'
+# shellcheck disable=SC2086
+expect 0 "\"host_moved_bytes\": $((4 * 16 * (2 * 4 + 2 * 32 * 4)))|\"host_bytes\"" model job.yaml $llama train.clip=0 "$host" --json
+kept=$(value host_bytes <out)
+[ "$kept" -gt $((4 * table)) ] && [ "$kept" -lt $((4 * table + 65536)) ] || fail "the host keeps $kept" out
+# shellcheck disable=SC2086
+expect 0 'embed  on the host|result of embed|fetch of 8.0 KiB' program job.yaml $llama "$host"
+llama='model.family=llama model.layers=2 model.hidden=32 model.heads=2 model.context=16 model.tied=false'
+# shellcheck disable=SC2086
+same rows $llama train.clip=0.5 train.accumulate=2
+# shellcheck disable=SC2086
+same rows-zero $llama --devices 2 parallel.optimizer.level=3 train.clip=0
+# A table that the head reads too: the head fetches it. Ops that share values, in the blocks of a model.
+host='parallel.place=[{match: "wte", on: host}]'
+same tied train.accumulate=2
+host='parallel.place=[{match: "h.*.mlp.*", on: host}, {match: "h.1.mlp.c_fc", on: device}]'
+same blocks model.dropout=0.1 train.precision=bf16
+
+# What the host cannot run is named, with what would be right (36b).
+expect 1 "place|embed.wte:embedding|'*:update'|parallel.pipeline" model job.yaml 'parallel.place=[{match: "wte", on: host}]' --devices 2 \
+    parallel.pipeline.stages=2
+expect 1 "place|embed.wte:embedding|parallel.copies" model job.yaml 'parallel.place=[{match: "wte", on: host}]' parallel.copies=2
+expect 1 "place|embed.wte|memory.offload|tier disk" model job.yaml 'parallel.place=[{match: "wte", on: host}]' memory.disk.path="$work" \
+    'memory.offload=[{match: "wte*", what: parameters, to: disk}]'
+expect 1 "place|search|'*:update'" plan job.yaml parallel.mode=auto --devices 2 'parallel.place=[{match: "wte", on: host}]'
+expect 0 "place|no op 'wta'" model job.yaml 'parallel.place=[{match: "wta", on: host}]'
+host='parallel.place=[{match: "*:update", on: host}]'
 expect 1 'parallel.place|host' model job.yaml 'parallel.place=[{match: "*:update", on: disk}]'
 # ---- masters on the host ----
 # A table or weight of a product takes 2 bytes of device memory, in place of 4 and its states. Its gradient goes to the

@@ -540,6 +540,8 @@ static weft_status explain_gap(wefti_joint_branch *s) {
 
 /* The bounds count parameters and gradients as device memory. */
 static weft_status check_offload(const weft_plan *settings) {
+    WEFT_REQUIRE(!wefti_plan_may_run_on_host(settings), WEFT_E_NO_IMPL,
+                 "place: a search places updates alone; match '*:update', or set parallel.mesh");
     for (int64_t i = 0; i < settings->offload.count; i++) {
         const wefti_offload_rule *rule = &settings->offload.rules[i];
         const bool gradients = rule->what == WEFT_OFFLOAD_GRADIENTS;
