@@ -108,11 +108,13 @@ def fastest(make):
     return make(), "loop"
 
 
-def drive(args, step, per_step, rate_name, facts):
+def drive(args, step, per_step, rate_name, facts, before=None,
+          clock=time.perf_counter):
     """Run the steps as the flags say and print the JSON object.
 
     per_step is what one step consumes (tokens, images); rate_name names the
-    rate in the result; facts are further members of the result.
+    rate in the result; facts are further members of the result.  before, if
+    any, runs before each step and is not timed.
     """
     import torch
 
@@ -122,9 +124,11 @@ def drive(args, step, per_step, rate_name, facts):
 
     def one():
         nonlocal first
-        begin = time.perf_counter()
+        if before:
+            before()
+        begin = clock()
         losses.append(float(step()))
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(clock() - begin)
         if first is None:
             first = process_age()
         return seconds[-1]
