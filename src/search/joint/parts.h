@@ -237,6 +237,12 @@ static inline bool wefti_joint_offloads(const wefti_joint *j, weft_offload what)
         if (j->problem->settings->offload.rules[i].what == what) return true;
     return what == WEFT_OFFLOAD_OPTIMIZER && wefti_plan_may_update_on_host(j->problem->settings);
 }
+/* Then levels 1 and 2 gather parameters for each use, as level 3 does, so they are not tried. */
+static inline bool wefti_joint_moves_parameters(const wefti_joint *j) {
+    const weft_plan *s = j->problem->settings;
+    return wefti_plan_may_offload(s, WEFT_OFFLOAD_PARAMETERS, WEFT_TIER_HOST) ||
+           wefti_plan_may_offload(s, WEFT_OFFLOAD_PARAMETERS, WEFT_TIER_DISK);
+}
 /* What a call certainly keeps in device memory from its forward to its backward pass. */
 static inline double wefti_joint_keeps(const wefti_joint *j, const wefti_joint_call *call) {
     return (double)(call->kept + (wefti_joint_offloads(j, WEFT_OFFLOAD_SAVED) ? 0 : call->saved));

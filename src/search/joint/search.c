@@ -538,22 +538,16 @@ static weft_status explain_gap(wefti_joint_branch *s) {
     return WEFT_OK;
 }
 
-/* The bounds count parameters and gradients as device memory. */
-static weft_status check_offload(const weft_plan *settings) {
-    WEFT_REQUIRE(!wefti_plan_may_run_on_host(settings), WEFT_E_NO_IMPL,
+static weft_status check_tiers(const wefti_joint *j) {
+    const int32_t level = j->problem->fix.value[WEFTI_JOINT_LEVEL];
+    WEFT_REQUIRE(!wefti_plan_may_run_on_host(j->problem->settings), WEFT_E_NO_IMPL,
                  "place: a search places updates alone; match '*:update', or set parallel.mesh");
-    for (int64_t i = 0; i < settings->offload.count; i++) {
-        const wefti_offload_rule *rule = &settings->offload.rules[i];
-        const bool gradients = rule->what == WEFT_OFFLOAD_GRADIENTS;
-        const char *what = gradients ? "gradients" : "parameters";
-        WEFT_REQUIRE((rule->what != WEFT_OFFLOAD_PARAMETERS && !gradients) ||
-                         rule->to == WEFT_TIER_DEVICE ||
-                         !wefti_plan_may_offload(settings, rule->what, rule->to),
-                     WEFT_E_NO_IMPL,
-                     "memory.offload: a search cannot move %s, but the entry for '%s' has what: "
-                     "%s; leave it out, or set parallel.mesh",
-                     what, rule->match, what);
-    }
+    WEFT_REQUIRE(
+        (level != 1 && level != 2) || !wefti_joint_moves_parameters(j), WEFT_E_NO_IMPL,
+        "memory.offload: a search moves parameters at levels 0 and 3 of the optimizer, but "
+        "level=%d is given, which would gather them as level 3 does: leave it out, or set "
+        "parallel.mesh",
+        level);
     return WEFT_OK;
 }
 
@@ -562,7 +556,7 @@ weft_status wefti_joint_search(const wefti_joint_problem *problem, wefti_joint_a
                             .out = out,
                             .begin = wefti_joint_now(problem)};
     *out = (wefti_joint_answer){0};
-    WEFT_TRY(check_offload(problem->settings));
+    WEFT_TRY(check_tiers(&s.j));
     weft_status status = wefti_joint_begin(&s);
     if (status >= 0) status = branch_and_bound(&s);
     if (status >= 0 && !out->prediction) status = wefti_joint_no_plan(&s);

@@ -179,6 +179,7 @@ static weft_status visit_levels(const wefti_joint *j, wefti_degrees *d,
     const int32_t inner = d->expert * d->context * d->tensor;
     for (int level = 0; level <= (replicas > 1 ? 3 : 0); level++) {
         if (!admits(j, WEFTI_JOINT_LEVEL, level)) continue;
+        if (level % 3 && wefti_joint_moves_parameters(j)) continue;
         /* All replicas share, or those of one host. */
         const int32_t within = per_host / inner;
         const int32_t shards[] = {0, within > 1 && d->data % within == 0 && within < d->data &&

@@ -109,15 +109,17 @@ static double least_bytes(const wefti_joint_branch *s, const wefti_degrees *d, i
     const double most = d->stages < d->microbatches ? d->stages : d->microbatches;
     /* At level 3 those of one call are gathered. */
     const double gathered = line->parameters / wefti_joint_calls(&s->j.shape);
-    const double state =
-        (level >= 3 ? line->whole_parameters / mesh + gathered : line->parameters) +
-        (level >= 1 ? line->whole_optimizer / mesh : line->optimizer);
+    const double parameters = wefti_joint_offloads(&s->j, WEFT_OFFLOAD_PARAMETERS) ? 0
+                              : level >= 3 ? line->whole_parameters / mesh + gathered
+                                           : line->parameters;
+    const double state = parameters + (level >= 1 ? line->whole_optimizer / mesh : line->optimizer);
     double shares = 0;
     for (int32_t stage = 0; stage < d->stages; stage++)
         shares += 1.0 / (d->stages - stage < most ? d->stages - stage : most);
     /* Gradients of several microbatches add up in memory; levels 2 and 3 share them. */
     const bool several = d->stages > 1 || d->microbatches > 1;
-    const double gradients = several && level < 2 ? line->trained : 0;
+    const bool adds_up = several && !wefti_joint_offloads(&s->j, WEFT_OFFLOAD_GRADIENTS);
+    const double gradients = adds_up && level < 2 ? line->trained : 0;
     return WEFTI_JOINT_ROUNDING *
            wefti_larger((kept + state / most) / shares, (state + gradients) / d->stages);
 }
@@ -431,8 +433,12 @@ static double guess_bytes(const wefti_joint_branch *s, const wefti_degrees *d, i
     const double recomputed = all ? frame * wefti_joint_calls(&s->j.shape) : 0;
     const bool several = d->stages > 1 || d->microbatches > 1;
     const double shared = line->whole_parameters / mesh;
-    const double parameters = level >= 3 ? shared : line->parameters;
-    const double gradients = level >= 2 ? line->whole_trained / mesh : line->trained;
+    const double parameters = wefti_joint_offloads(&s->j, WEFT_OFFLOAD_PARAMETERS) ? 0
+                              : level >= 3                                         ? shared
+                                           : line->parameters;
+    const double gradients = wefti_joint_offloads(&s->j, WEFT_OFFLOAD_GRADIENTS) ? 0
+                             : level >= 2 ? line->whole_trained / mesh
+                                          : line->trained;
     const double state = parameters + (level >= 1 ? line->whole_optimizer / mesh : line->optimizer);
     /* Those of a single microbatch come as its blocks go. */
     const double flying = chunks * kept * most;
@@ -544,7 +550,8 @@ static void bound_of_levels(const wefti_joint_branch *s, const wefti_degrees *d,
                             wefti_joint_line_bound *out) {
     const int32_t *fixed = s->j.problem->fix.value;
     const int32_t sharing = sharing_of_some(s, d);
-    const double state = line->whole_parameters + line->whole_optimizer;
+    const bool moves = wefti_joint_offloads(&s->j, WEFT_OFFLOAD_PARAMETERS);
+    const double state = (moves ? 0 : line->whole_parameters) + line->whole_optimizer;
     const bool chunks = d->stages > 1;
     double least = INFINITY;
     out->bytes = INFINITY;

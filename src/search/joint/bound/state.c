@@ -115,6 +115,11 @@ static weft_status sum_state(const wefti_joint *j, const wefti_program *p, state
     }
     const weft_status status = find_tail(&w, &out->tail);
     wefti_joint_walk_end(&w);
+    /* Gradients in a lower tier are messages of their own, which may come earlier than buckets. */
+    if (wefti_joint_offloads(j, WEFT_OFFLOAD_GRADIENTS)) {
+        memset(out->waits, 0, sizeof out->waits);
+        out->tail = 0;
+    }
     return status;
 }
 
@@ -138,6 +143,8 @@ int32_t wefti_joint_readers(const weft_graph *g, const char *name, int32_t *out_
 static weft_status read_tensors(wefti_joint *j, const weft_graph *g, const wefti_program *p,
                                 wefti_joint_state *out) {
     const bool offloads = wefti_joint_offloads(j, WEFT_OFFLOAD_OPTIMIZER);
+    const bool parameters = !wefti_joint_offloads(j, WEFT_OFFLOAD_PARAMETERS);
+    const bool gradients = !wefti_joint_offloads(j, WEFT_OFFLOAD_GRADIENTS);
     int32_t *reader;
     WEFT_NEW_ARRAY(reader, int32_t, p->tensor_count + 1);
     for (int32_t i = 0; i < p->tensor_count; i++) {
@@ -146,8 +153,8 @@ static weft_status read_tensors(wefti_joint *j, const weft_graph *g, const wefti
         if (t->role == WEFTI_TENSOR_PARAM) (void)wefti_joint_readers(g, t->name, &reader[i]);
         if (reader[i] >= j->shape.calls) reader[i] = -1;
         if (reader[i] < 0) continue;
-        out->parameters[reader[i]] += weft_desc_bytes(&t->desc);
-        if (out->key.several && out->key.level < 2)
+        if (parameters) out->parameters[reader[i]] += weft_desc_bytes(&t->desc);
+        if (gradients && out->key.several && out->key.level < 2)
             out->gradients[reader[i]] += weft_desc_bytes(&t->desc);
     }
     for (int32_t i = 0; i < p->tensor_count; i++) {

@@ -92,6 +92,10 @@ weft_status wefti_joint_build(wefti_joint *j, const wefti_degrees *d, int64_t sa
     WEFT_TRY(short_graph(j, samples, layers, out_graph, &optimizer));
     WEFT_TRY(wefti_joint_plan(j, d, NULL, &plan));
     plan->copies = 1; /* what one copy computes */
+    /* Few blocks would stand for all, of which entries may move some. A plan that moves nothing is
+     * no slower, but for what the bounds leave out. */
+    if (wefti_joint_moves_parameters(j) || wefti_joint_offloads(j, WEFT_OFFLOAD_GRADIENTS))
+        plan->offload.count = 0;
     const wefti_program_spec spec = {
         .graph = *out_graph,
         .kind = wefti_kind_of(0),
