@@ -17,7 +17,7 @@
 
 enum {
     CHOICE_ROUNDS = 8,
-    TRIED_STEPS = 1 << 19 /* of all programs that are built to make a choice better */
+    TRIED_STEPS = 1 << 18 /* of all programs that are built to make a choice better */
 };
 #define ENOUGH (INT64_MAX / 4)          /* bytes of a tier without a limit */
 #define LEAST_AHEAD ((int64_t)64 << 20) /* twice a slice of an update */

@@ -127,8 +127,8 @@ static void offloads_of_the_job_are_kept(void **state) {
                  {WEFT_OFFLOAD_SAVED, "h.*", "h.3", false},
                  {WEFT_OFFLOAD_PARAMETERS, "*", "h.3.attn.c_attn.weight", false},
                  {WEFT_OFFLOAD_GRADIENTS, "h.[2-5].*", "h.3.attn.c_attn.weight", false}};
-    static const char *const fixes[] = {"dp=4 level=0", "tp=4", "dp=2 pp=2 microbatches=2",
-                                        "dp=4 level=3"};
+    static const char *const fixes[] = {"dp=4 level=0 recompute=none", "tp=4 recompute=none",
+                                        "dp=2 pp=2 microbatches=2 recompute=none", "dp=4 level=3"};
     joint_source m = {.dtype = WEFT_F32,
                       .config = joint_language(WEFT_FAMILY_GPT2, 6, 64, 512, 32)};
     for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
@@ -138,10 +138,13 @@ static void offloads_of_the_job_are_kept(void **state) {
             ASSERT_OK(weft_op_place(settings, rules[r].match, "host"));
         else
             ASSERT_OK(weft_plan_offload(settings, rules[r].match, rules[r].what, WEFT_TIER_HOST));
+        /* With few samples, parameters and gradients are most of the memory. */
+        const bool large =
+            rules[r].what == WEFT_OFFLOAD_PARAMETERS || rules[r].what == WEFT_OFFLOAD_GRADIENTS;
         joint_question q = {joint_machine(1, 4, 1e11, 1e10),
                             NULL,
                             4,
-                            16,
+                            large ? 4 : 16,
                             0,
                             .evaluations = 20,
                             .settings = settings};
@@ -155,6 +158,7 @@ static void offloads_of_the_job_are_kept(void **state) {
             fixed.memory = a.prediction->peak_bytes;
             wefti_joint_answer again = joint_answered(&m, &fixed);
             assert_true(again.prediction->peak_bytes <= fixed.memory);
+            assert_true(again.prediction->step_seconds <= a.prediction->step_seconds);
             wefti_joint_answer_free(&again);
             wefti_joint_answer_free(&a);
         }
