@@ -190,7 +190,7 @@ static weft_status build(weft_generator *g, const weft_generator_options *option
     weft_status status = take_memory(g, options, plan, &m);
     if (status >= 0) status = build_programs(g, options->threads, &m.built);
     if (status >= 0) status = tell_unmatched(g, plan);
-    weft_plan_destroy(m.built.searched);
+    wefti_built_close(&m.built);
     weft_plan_destroy(plan);
     return status;
 }
