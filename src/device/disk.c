@@ -451,18 +451,57 @@ static weft_status begin(wefti_disk_stream *d, wefti_disk_ticket like, wefti_dis
     return WEFT_OK;
 }
 
+weft_status wefti_disk_stream_begin(wefti_disk_stream *d, bool writes, int64_t offset,
+                                    int64_t bytes, void *memory, wefti_disk_ticket **out) {
+    return begin(
+        d,
+        (wefti_disk_ticket){.writes = writes, .offset = offset, .bytes = bytes, .memory = memory},
+        out);
+}
+
+/* ---- guards ---- */
+
+void wefti_disk_stream_guard(wefti_disk_stream *d, wefti_disk_guard *guard) {
+    (void)pthread_mutex_lock(&d->lock);
+    guard->next = d->guards;
+    d->guards = guard;
+    (void)pthread_mutex_unlock(&d->lock);
+}
+
+void wefti_disk_stream_unguard(wefti_disk_stream *d, const wefti_disk_guard *guard) {
+    (void)pthread_mutex_lock(&d->lock);
+    wefti_disk_guard **link = &d->guards;
+    while (*link && *link != guard) link = &(*link)->next;
+    if (*link) *link = guard->next;
+    (void)pthread_mutex_unlock(&d->lock);
+}
+
+/* The next guard of a range behind `last` in the list; `last` NULL: the first. */
+static wefti_disk_guard *next_guard(wefti_disk_stream *d, const wefti_disk_guard *last,
+                                    int64_t begin, int64_t end) {
+    (void)pthread_mutex_lock(&d->lock);
+    wefti_disk_guard *w = last ? last->next : d->guards;
+    while (w && (w->begin >= end || begin >= w->end)) w = w->next;
+    (void)pthread_mutex_unlock(&d->lock);
+    return w;
+}
+
+weft_status wefti_disk_stream_ask(wefti_disk_stream *d, bool writes, int64_t begin, int64_t end) {
+    for (wefti_disk_guard *g = NULL; (g = next_guard(d, g, begin, end)) != NULL;)
+        WEFT_TRY(g->before(g, writes));
+    return WEFT_OK;
+}
+
 weft_status wefti_disk_stream_read(wefti_disk_stream *d, int64_t offset, int64_t bytes,
                                    void *memory, wefti_disk_ticket **out) {
-    return begin(d, (wefti_disk_ticket){.offset = offset, .bytes = bytes, .memory = memory}, out);
+    WEFT_TRY(wefti_disk_stream_ask(d, false, offset, offset + bytes));
+    return wefti_disk_stream_begin(d, false, offset, bytes, memory, out);
 }
 
 weft_status wefti_disk_stream_write(wefti_disk_stream *d, int64_t offset, int64_t bytes,
                                     const void *memory, wefti_disk_ticket **out) {
-    return begin(
-        d,
-        (wefti_disk_ticket){
-            .writes = true, .offset = offset, .bytes = bytes, .memory = (unsigned char *)memory},
-        out);
+    WEFT_TRY(wefti_disk_stream_ask(d, true, offset, offset + bytes));
+    return wefti_disk_stream_begin(d, true, offset, bytes, (unsigned char *)memory, out);
 }
 
 /* Tells of a ticket's error: what, and where. */

@@ -33,6 +33,16 @@ typedef struct wefti_disk_loan {
     int64_t file; /* its number in `lenders` */
 } wefti_disk_loan;
 
+/* Bytes [begin, end) of a stream of which newer ones are elsewhere. `before` is called before an
+ * operation on any of them begins, without the lock. It brings the file up to date; with `writes`
+ * the file's bytes are then the newest. */
+typedef struct wefti_disk_guard wefti_disk_guard;
+struct wefti_disk_guard {
+    wefti_disk_guard *next;
+    int64_t begin, end;
+    weft_status (*before)(wefti_disk_guard *guard, bool writes);
+};
+
 typedef struct wefti_disk_ring wefti_disk_ring;
 typedef struct wefti_disk_cipher wefti_disk_cipher;
 
@@ -51,6 +61,7 @@ struct wefti_disk_stream {
     bool closing;
     wefti_disk_loan *loans; /* by place */
     int64_t loan_count, loan_cap;
+    wefti_disk_guard *guards;
     wefti_disk_file *lenders;
     int64_t lender_count, lender_cap;
     pthread_t threads[WEFTI_DISK_DEPTH_MAX];
@@ -74,6 +85,16 @@ typedef struct wefti_disk_request {
     int32_t number;          /* of the buffer, from 1 on; 0: no number yet */
     struct iovec vector;     /* the rest of the transfer */
 } wefti_disk_request;
+
+void wefti_disk_stream_guard(wefti_disk_stream *d, wefti_disk_guard *guard);
+void wefti_disk_stream_unguard(wefti_disk_stream *d, const wefti_disk_guard *guard);
+/* Calls the guards of bytes [begin, end). */
+weft_status wefti_disk_stream_ask(wefti_disk_stream *d, bool writes, int64_t begin,
+                                  int64_t end) WEFT_CHECKED;
+/* Begins a read or write that no guard sees. */
+weft_status wefti_disk_stream_begin(wefti_disk_stream *d, bool writes, int64_t offset,
+                                    int64_t bytes, void *memory,
+                                    wefti_disk_ticket **out) WEFT_CHECKED;
 
 /* Takes the next request from the queue. False: there is none; with `block`, the stream is closing.
  */

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "device/disk_parts.h"
 
 enum { ROWS_LAG = WEFTI_ROWS_UNDER_WAY / 2, ROWS_GAP = WEFTI_DISK_ALIGNMENT };
 
@@ -94,8 +95,8 @@ static weft_status begin_run(rows_io *x, int64_t k) {
     row_run *r = &x->runs[k % WEFTI_ROWS_UNDER_WAY];
     *r = next_run(x);
     if (!x->reads && r->covered == r->to - r->from) return WEFT_OK;
-    return wefti_disk_stream_read(x->table->file, r->from, r->to - r->from, memory_of(x, k),
-                                  &r->ticket);
+    return wefti_disk_stream_begin(x->table->file, false, r->from, r->to - r->from, memory_of(x, k),
+                                   &r->ticket);
 }
 
 /* The bytes of run k are there. */
@@ -104,7 +105,7 @@ static weft_status use_run(rows_io *x, int64_t k) {
     WEFT_TRY(end_request(x, r));
     copy_rows(x, k);
     if (x->reads) return WEFT_OK;
-    return wefti_disk_stream_write(x->table->file, r->from, r->to - r->from, memory_of(x, k),
+    return wefti_disk_stream_begin(x->table->file, true, r->from, r->to - r->from, memory_of(x, k),
                                    &r->ticket);
 }
 
@@ -125,8 +126,8 @@ static int by_row(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-weft_status wefti_disk_rows_move(const wefti_disk_table *table, bool reads, wefti_row_place *places,
-                                 int64_t count, void *staging) {
+weft_status wefti_disk_rows_exchange(const wefti_disk_table *table, bool reads,
+                                     wefti_row_place *places, int64_t count, void *staging) {
     rows_io x = {.table = table,
                  .reads = reads,
                  .places = places,
@@ -140,4 +141,17 @@ weft_status wefti_disk_rows_move(const wefti_disk_table *table, bool reads, weft
     wefti_failure_keep(status, &first);
     for (int i = 0; i < WEFTI_ROWS_UNDER_WAY; i++) (void)end_request(&x, &x.runs[i]);
     return wefti_failure_tell(&first);
+}
+
+weft_status wefti_disk_rows_move(const wefti_disk_table *table, bool reads, wefti_row_place *places,
+                                 int64_t count, void *staging) {
+    int32_t first = INT32_MAX, last = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (places[i].row < first) first = places[i].row;
+        if (places[i].row > last) last = places[i].row;
+    }
+    if (count)
+        WEFT_TRY(wefti_disk_stream_ask(table->file, !reads, table->begin + first * table->row_bytes,
+                                       table->begin + (last + 1) * table->row_bytes));
+    return wefti_disk_rows_exchange(table, reads, places, count, staging);
 }

@@ -31,5 +31,9 @@ typedef struct wefti_disk_table {
  * bytes. */
 weft_status wefti_disk_rows_move(const wefti_disk_table *table, bool reads, wefti_row_place *places,
                                  int64_t count, void *staging) WEFT_CHECKED;
+/* The same for the cache that has the table's newest rows. */
+weft_status wefti_disk_rows_exchange(const wefti_disk_table *table, bool reads,
+                                     wefti_row_place *places, int64_t count,
+                                     void *staging) WEFT_CHECKED;
 
 #endif

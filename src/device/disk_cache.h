@@ -1,0 +1,55 @@
+/* A cache in host memory for the rows of a table that lies in files: of its value, and of its
+ * states, which are tables with the same rows. rows/cache.h decides which rows it keeps. Changed
+ * rows are written back when they leave it, and before anything else touches the bytes of the
+ * table: the files' streams ask the cache (wefti_disk_guard). So readers and writers of the files
+ * need not know of it. Any thread may call its functions. */
+#ifndef WEFTI_DEVICE_DISK_CACHE_H
+#define WEFTI_DEVICE_DISK_CACHE_H
+
+#include "device/disk_rows.h"
+
+typedef struct wefti_disk_cache wefti_disk_cache;
+
+enum { WEFTI_CACHE_PARTS = 8 };
+
+/* One of the tables. It has rows [first, first + rows) alone. `begin` is the place where row 0
+ * would be. */
+typedef struct wefti_cache_table {
+    wefti_disk_table table;
+    int64_t first, rows;
+} wefti_cache_table;
+
+typedef struct wefti_disk_cache_options {
+    wefti_cache_table parts[WEFTI_CACHE_PARTS]; /* each with a row of its own in each slot */
+    int count;
+    int64_t slots;
+    void *memory; /* borrowed: wefti_disk_cache_bytes, aligned to 8 bytes */
+} wefti_disk_cache_options;
+
+/* Rows that were read from the cache, read from a file, and written to a file. */
+typedef struct wefti_row_counts {
+    int64_t hits, misses, written;
+} wefti_row_counts;
+
+/* Bytes of memory for a cache. slot_bytes: of one row of each part. */
+int64_t wefti_disk_cache_bytes(int64_t slots, int64_t slot_bytes);
+weft_status wefti_disk_cache_open(const wefti_disk_cache_options *options,
+                                  wefti_disk_cache **out) WEFT_CHECKED;
+/* Call it before the files are closed. Writes nothing back. NULL is legal. */
+void wefti_disk_cache_close(wefti_disk_cache *cache);
+/* Makes room for calls of wefti_disk_cache_move with up to `rows` rows. */
+weft_status wefti_disk_cache_reserve(wefti_disk_cache *cache, int64_t rows) WEFT_CHECKED;
+/* As wefti_disk_rows_move, by way of the cache: of part number `part`. Rows of part 0 that are read
+ * count as used. If rows that leave the cache cannot be written back, they stay. */
+weft_status wefti_disk_cache_move(wefti_disk_cache *cache, int part, bool reads,
+                                  wefti_row_place *places, int64_t count,
+                                  void *staging) WEFT_CHECKED;
+/* The part that has a table, or its rows from some row on; -1: none. *out_row: the number, in the
+ * part, of the table's row 0. */
+int wefti_disk_cache_part(const wefti_disk_cache *cache, const wefti_disk_table *table,
+                          int64_t *out_row);
+/* Drops all rows, changed ones too: files and memory have got other bytes. */
+void wefti_disk_cache_forget(wefti_disk_cache *cache);
+wefti_row_counts wefti_disk_cache_counts(wefti_disk_cache *cache);
+
+#endif

@@ -1,0 +1,192 @@
+/* Caches of rows of files: random reads and writes of rows and of ranges of the files, against
+ * memory; failed reads and writes, which lose nothing; and what the cache saves.
+ * weft-test: threads */
+#include "disk_ways.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/fault.h"
+#include "device/disk_cache.h"
+
+enum { TRIALS = SANITIZED ? 8 : 24, CALLS = 120, MOST_ROWS = 400, MOST_BYTES = 600 };
+
+static void *staging;
+
+static int make_all(void **state) {
+    staging = malloc(WEFTI_ROWS_STAGING);
+    return staging ? make_folder(state) : -1;
+}
+static int remove_all(void **state) {
+    free(staging);
+    return remove_folder(state);
+}
+
+/* Tables of the same rows in one file, their cache, and what the file should hold. */
+typedef struct bed {
+    wefti_disk_stream *file;
+    wefti_disk_cache *cache;
+    wefti_disk_cache_options o;
+    int64_t rows;
+    unsigned char image[FILE_BYTES];
+} bed;
+
+static void open_bed(bed *b, way w, uint64_t *seed) {
+    wefti_disk_ticket *ticket;
+    int64_t at = 4096, slot_bytes = 0;
+    assert_true(open_way(w, &b->file));
+    for (int i = 0; i < FILE_BYTES; i++) b->image[i] = (unsigned char)random_below(seed, 256);
+    ASSERT_OK(wefti_disk_stream_write(b->file, 0, FILE_BYTES, b->image, &ticket));
+    ASSERT_OK(wefti_disk_stream_wait(b->file, ticket));
+    b->o = (wefti_disk_cache_options){.count = 1 + (int)random_below(seed, 3)};
+    b->rows = 1 + (int64_t)random_below(seed, MOST_ROWS);
+    b->o.slots = 1 + (int64_t)random_below(seed, (uint64_t)b->rows);
+    for (int part = 0; part < b->o.count; part++) {
+        const int64_t bytes = 1 + (int64_t)random_below(seed, MOST_BYTES);
+        b->o.parts[part] = (wefti_cache_table){{b->file, at, bytes}, 0, b->rows};
+        at += (b->rows * bytes + 4095) / 4096 * 4096;
+        slot_bytes += bytes;
+    }
+    assert_true(at <= FILE_BYTES);
+    b->o.memory = malloc((size_t)wefti_disk_cache_bytes(b->o.slots, slot_bytes));
+    assert_non_null(b->o.memory);
+    ASSERT_OK(wefti_disk_cache_open(&b->o, &b->cache));
+    ASSERT_OK(wefti_disk_cache_reserve(b->cache, b->rows));
+}
+
+static void close_bed(bed *b) {
+    wefti_disk_cache_close(b->cache);
+    wefti_disk_stream_close(b->file);
+    free(b->o.memory);
+}
+
+/* Reads or writes random rows of a part. What is read is right, also if the call fails: such rows
+ * are not compared. */
+static weft_status move_rows(bed *b, bool reads, uint64_t *seed) {
+    const int part = (int)random_below(seed, (uint64_t)b->o.count);
+    const wefti_disk_table *t = &b->o.parts[part].table;
+    unsigned char *memory = malloc((size_t)(b->rows * t->row_bytes));
+    wefti_row_place *places = malloc((size_t)b->rows * sizeof *places);
+    const uint64_t step = 1 + random_below(seed, 40);
+    int64_t count = 0;
+    assert_true(memory && places);
+    for (int64_t row = (int64_t)random_below(seed, step); row < b->rows;
+         row += 1 + (int64_t)random_below(seed, step), count++) {
+        places[count] = (wefti_row_place){(int32_t)row, memory + count * t->row_bytes};
+        for (int64_t i = 0; i < t->row_bytes && !reads; i++)
+            places[count].memory[i] = (unsigned char)random_below(seed, 256);
+        if (!reads)
+            memcpy(b->image + t->begin + row * t->row_bytes, places[count].memory,
+                   (size_t)t->row_bytes);
+    }
+    const weft_status status = wefti_disk_cache_move(b->cache, part, reads, places, count, staging);
+    for (int64_t i = 0; i < count && status >= 0; i++) /* not in the order of `memory` any more */
+        assert_memory_equal(places[i].memory, b->image + t->begin + places[i].row * t->row_bytes,
+                            (size_t)t->row_bytes);
+    free(memory);
+    free(places);
+    return status;
+}
+
+/* Reads or writes a range of the file, of any tables or none. */
+static weft_status move_range(bed *b, bool reads, uint64_t *seed) {
+    static unsigned char bytes[FILE_BYTES];
+    const int64_t count = (int64_t)random_below(seed, random_below(seed, 2) ? 3000 : FILE_BYTES),
+                  at = (int64_t)random_below(seed, (uint64_t)(FILE_BYTES - count));
+    wefti_disk_ticket *ticket;
+    for (int64_t i = 0; i < count; i++) bytes[i] = (unsigned char)random_below(seed, 256);
+    weft_status status = reads ? wefti_disk_stream_read(b->file, at, count, bytes, &ticket)
+                               : wefti_disk_stream_write(b->file, at, count, bytes, &ticket);
+    if (status >= 0) status = wefti_disk_stream_wait(b->file, ticket);
+    if (status >= 0 && reads) assert_memory_equal(bytes, b->image + at, (size_t)count);
+    if (status >= 0 && !reads) memcpy(b->image + at, bytes, (size_t)count);
+    return status;
+}
+
+static bool has_way(way w) {
+    wefti_disk_stream *d;
+    if (!open_way(w, &d)) return false;
+    wefti_disk_stream_close(d);
+    return true;
+}
+
+static void test_all_see_the_same_bytes(void **state) {
+    (void)state;
+    static bed b;
+    TEST_SEEDS(seed, 1, TRIALS) {
+        uint64_t s = seed;
+        if (!has_way(ways[seed % WAYS])) continue;
+        open_bed(&b, ways[seed % WAYS], &s);
+        for (int call = 0; call < CALLS; call++)
+            if (random_below(&s, 16))
+                ASSERT_OK(move_rows(&b, random_below(&s, 2), &s));
+            else
+                ASSERT_OK(move_range(&b, random_below(&s, 2), &s));
+        ASSERT_OK(move_range(&b, true, &s));
+        close_bed(&b);
+    }
+}
+
+/* A read that fails, since a row that leaves the cache cannot be written or the rows cannot be
+ * read, loses nothing: once the disk works, all bytes are there. */
+static void test_failures_lose_nothing(void **state) {
+    (void)state;
+    static bed b;
+    int64_t failures = 0;
+    TEST_SEEDS(seed, 1, TRIALS) {
+        uint64_t s = seed;
+        const way w = ways[seed % WAYS];
+        if (w.encrypted || !has_way(w)) continue;
+        open_bed(&b, w, &s);
+        for (int call = 0; call < CALLS; call++) {
+            ASSERT_OK(move_rows(&b, random_below(&s, 2), &s));
+            wefti_fault_arm(WEFTI_FAULT_IO, (int64_t)random_below(&s, 3), true, EIO);
+            const weft_status status =
+                random_below(&s, 8) ? move_rows(&b, true, &s) : move_range(&b, true, &s);
+            wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+            if (status >= 0) continue;
+            assert_int_equal(status, WEFT_E_IO);
+            ASSERT_FACTS(weft_error_message(), folder);
+            failures++;
+        }
+        ASSERT_OK(move_range(&b, true, &s));
+        for (int i = 0; i < 9; i++) ASSERT_OK(move_rows(&b, true, &s));
+        close_bed(&b);
+    }
+    assert_true(test_one_seed() || failures > TRIALS);
+}
+
+/* A cache with room for all rows reads each once, and writes nothing until somebody looks. */
+static void test_a_cache_saves_requests(void **state) {
+    (void)state;
+    static bed b;
+    uint64_t s = 1;
+    open_bed(&b, (way){WEFTI_DISK_THREADS, true, false}, &s);
+    wefti_disk_cache_close(b.cache);
+    free(b.o.memory);
+    b.o.slots = b.rows;
+    b.o.count = 1;
+    b.o.memory = malloc((size_t)wefti_disk_cache_bytes(b.o.slots, b.o.parts[0].table.row_bytes));
+    ASSERT_OK(wefti_disk_cache_open(&b.o, &b.cache));
+    ASSERT_OK(wefti_disk_cache_reserve(b.cache, b.rows));
+    for (int i = 0; i < 200; i++) ASSERT_OK(move_rows(&b, true, &s));
+    const wefti_row_counts before = wefti_disk_cache_counts(b.cache);
+    assert_int_equal(before.misses, b.rows);
+    assert_int_equal(before.written, 0);
+    wefti_fault_arm(WEFTI_FAULT_IO, INT64_MAX, false, 0);
+    for (int i = 0; i < 200; i++) ASSERT_OK(move_rows(&b, i % 2, &s));
+    assert_int_equal(wefti_fault_count(WEFTI_FAULT_IO), 0);
+    wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+    const wefti_row_counts after = wefti_disk_cache_counts(b.cache);
+    assert_int_equal(after.misses, before.misses);
+    assert_int_equal(after.written, 0);
+    assert_true(after.hits > before.hits);
+    close_bed(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_see_the_same_bytes),
+                                       cmocka_unit_test(test_failures_lose_nothing),
+                                       cmocka_unit_test(test_a_cache_saves_requests)};
+    return cmocka_run_group_tests(tests, make_all, remove_all);
+}
