@@ -38,6 +38,11 @@ weft_status weft_fortran_plan_offload(weft_plan *plan, const CFI_cdesc_t *match,
     WEFT_FORTRAN_TEXT(pattern, match);
     return weft_plan_offload(plan, pattern, (weft_offload)what, (weft_tier)to);
 }
+weft_status weft_fortran_plan_cache(weft_plan *plan, const CFI_cdesc_t *match, int what,
+                                    int64_t bytes) {
+    WEFT_FORTRAN_TEXT(pattern, match);
+    return weft_plan_cache(plan, pattern, (weft_offload)what, bytes);
+}
 weft_status weft_fortran_op_place(weft_plan *plan, const CFI_cdesc_t *match,
                                   const CFI_cdesc_t *where) {
     WEFT_FORTRAN_TEXT(pattern, match);

@@ -504,6 +504,8 @@ static void say(state *s, weft_plan *p) {
     case 12:
         status = weft_plan_offload(p, matches[below(s, 7)], (weft_offload)below(s, 2),
                                    (weft_tier)below(s, 4));
+        if (status >= 0)
+            status = weft_plan_cache(p, matches[below(s, 7)], (weft_offload)below(s, 2), length(s));
         break;
     case 13:
         status = weft_op_place(p, matches[below(s, 7)], once_in(s, 3) ? "rank" : "host");

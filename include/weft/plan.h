@@ -129,6 +129,13 @@ WEFT_API weft_status weft_plan_recompute(weft_plan *plan, weft_recompute mode, c
  * counts. A rule replaces an earlier one of the same `match` and `what`. */
 WEFT_API weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload what,
                                        weft_tier to) WEFT_CHECKED;
+/** Keep the rows of tables on a disk that are used most in `bytes` of host memory, on each device
+ * and for each table that the rule matches. The rule is the one of weft_plan_offload with this
+ * `match` and `what`, PARAMETERS or OPTIMIZER, to DISK. The table must be updated by rows (the
+ * session's option `rows`). A row's states on the disk are kept with its value, so the bytes of
+ * both rules count for both. 0: no cache. */
+WEFT_API weft_status weft_plan_cache(weft_plan *plan, const char *match, weft_offload what,
+                                     int64_t bytes) WEFT_CHECKED;
 /** Place work: `where` is "host" or "device" (undo an earlier rule). "host": the host of a device
  * - runs the ops whose names match the glob, as in weft_plan_split_op, and their backward passes.
  *   A look-up also matches by the name of its table: "wte.weight" or "wte". Parameters of such ops

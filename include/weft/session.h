@@ -495,6 +495,9 @@ typedef struct weft_session_memory {
     double forward_flops, backward_flops; /* of one microbatch, on all devices together */
     int64_t host_bytes, disk_bytes;       /* kept in the tiers below device memory */
     int64_t lent_bytes; /* of disk_bytes: read from files of a checkpoint, which are no copies */
+    /* Rows of tables on a disk that have a cache (weft_plan_cache), on all devices of this process
+     * together: read from the cache, read from the disk, and written to it. */
+    int64_t cache_hits, cache_misses, cache_written;
 } weft_session_memory;
 WEFT_API weft_session_memory weft_session_memory_of(const weft_session *session);
 /** The same two peaks for device `rank`. */

@@ -29,6 +29,7 @@ static weft_status new_tensor(wefti_emitter *b, const char *name, wefti_tensor_r
                                        .role = role,
                                        .param = -1,
                                        .copy = WEFTI_NOWHERE,
+                                       .cache = WEFTI_NOWHERE,
                                        .init = init,
                                        .whole = *whole,
                                        .desc = wefti_sharding_desc(b->dec, whole, &sharding),
@@ -352,9 +353,12 @@ static void read_locations(wefti_emitter *b) {
     wefti_program *p = b->p;
     for (int32_t t = 0; t < p->tensor_count; t++)
         p->tensors[t].home = wefti_buffer_location(b, b->tensor_buffer[t]);
-    for (int64_t v = 0; v < b->root->value_count; v++)
-        if (b->param_index[v] >= 0)
-            p->tensors[b->param_index[v]].copy = wefti_buffer_location(b, b->param_copy[v]);
+    for (int64_t v = 0; v < b->root->value_count; v++) {
+        if (b->param_index[v] < 0) continue;
+        wefti_tensor *x = &p->tensors[b->param_index[v]];
+        x->copy = wefti_buffer_location(b, b->param_copy[v]);
+        if (x->cache_slots) x->cache = wefti_buffer_location(b, b->update[v].cache);
+    }
     wefti_buddy_place(b);
     p->scalars = wefti_buffer_location(b, b->scalars);
     p->host_scalars = wefti_buffer_location(b, b->host_scalars);

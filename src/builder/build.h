@@ -389,6 +389,10 @@ weft_status wefti_rows_update(wefti_emitter *b, int32_t value, const wefti_updat
  * state lies in a tier below. *out: the rows that it brings. */
 weft_status wefti_rows_away(const wefti_emitter *b, int32_t value, bool *out_away,
                             weft_desc *out) WEFT_CHECKED;
+/* Makes the cache that the plan gives the rows of a table and of its states on a disk, which must
+ * exist by now. *out: its buffer, if the tensor has slots. */
+weft_status wefti_rows_cache(wefti_emitter *b, int32_t value, const wefti_update_rule *rule,
+                             int32_t *out) WEFT_CHECKED;
 /* bring: the gradient, the value and the states of the touched rows, which lie in device memory
  * from now on. `at`: where the piece lies. return: begins to take rows back there. */
 weft_status wefti_rows_bring(wefti_emitter *b, wefti_section s, int32_t value,
@@ -468,6 +472,7 @@ typedef struct wefti_update_draft {
     bool copies;           /* the parameter is a master: its last result is the new copy */
     int64_t piece_bytes;   /* of the parameter */
     int32_t slices;        /* 1: whole */
+    int32_t cache;         /* BY_ROWS: the buffer of the rows' cache, if the tensor has slots */
     int32_t routine, last; /* of every slice but the last; of the last one */
 } wefti_update_draft;
 /* Makes the states and the routines of a parameter's update. */

@@ -3,7 +3,10 @@
  * update bring the rows that they need. */
 #include "rows/rows.h"
 
+#include "base/number.h"
 #include "builder/build.h"
+#include "device/disk_cache.h"
+#include "rows/cache.h"
 
 /* ---- which tables ---- */
 
@@ -269,6 +272,39 @@ weft_status wefti_rows_away(const wefti_emitter *b, int32_t v, bool *out_away, w
     const int64_t width = rows->shape[rows->rank - 1];
     *out = weft_desc_of(info->desc.dtype, 2,
                         (int64_t[]){width ? weft_desc_elems(rows) / width : 0, piece.size[1]});
+    return WEFT_OK;
+}
+
+/* The bytes that the entries of the plan give the cache of a table. */
+static int64_t cache_bytes(const wefti_emitter *b, int32_t v, bool states) {
+    const weft_plan *plan = b->spec->plan;
+    const char *name = b->root->values[v].name;
+    const wefti_offload_rule *value = wefti_plan_offload_rule(plan, WEFT_OFFLOAD_PARAMETERS, name),
+                             *state = wefti_plan_offload_rule(plan, WEFT_OFFLOAD_OPTIMIZER, name);
+    return (value ? value->cache : 0) + (state && states ? state->cache : 0);
+}
+
+weft_status wefti_rows_cache(wefti_emitter *b, int32_t v, const wefti_update_rule *rule,
+                             int32_t *out) {
+    wefti_tensor *table = &b->p->tensors[b->param_index[v]];
+    const int64_t most = cache_bytes(b, v, rule->states);
+    int64_t slot = 0;
+    for (int32_t t = 0; t < b->p->tensor_count; t++) {
+        const wefti_tensor *x = &b->p->tensors[t];
+        if ((x == table || x->param == b->param_index[v]) &&
+            b->buffers[b->tensor_buffer[t]].space == WEFTI_SPACE_DISK)
+            slot += wefti_tensor_row_bytes(x);
+    }
+    if (!most || !slot) return WEFT_OK;
+    const int64_t slots = wefti_row_cache_slots(most - most % WEFTI_ALIGNMENT, slot);
+    WEFT_REQUIRE(
+        slots > 0, WEFT_E_ARG,
+        "memory.offload: a cache of %lld bytes for '%s' has room for no row; one takes %lld",
+        (long long)most, table->name, (long long)wefti_disk_cache_bytes(1, slot));
+    table->cache_slots = slots < table->desc.shape[0] ? slots : table->desc.shape[0];
+    WEFT_TRY(wefti_buffer_persistent(b, wefti_disk_cache_bytes(table->cache_slots, slot),
+                                     wefti_build_name(b, "cache of ", table->name), out));
+    b->buffers[*out].space = WEFTI_SPACE_HOST;
     return WEFT_OK;
 }
 

@@ -393,6 +393,7 @@ weft_status wefti_slices_begin(wefti_emitter *b, int32_t value) {
         b->p->tensors[index].param = tensor;
         b->p->tensors[index].state = i;
     }
+    if (away) WEFT_TRY(wefti_rows_cache(b, value, &rule, &u->cache));
     u->part[rule.states].home = b->param_buffer[value];
     u->part[rule.states + 1].home = gradient_home(b, value);
     return wefti_slices_divide(b, value, &here, &rule, u);

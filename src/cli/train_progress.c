@@ -238,6 +238,11 @@ static void end_json(const train_progress *p, const weft_train_result *r, weft_s
     cli_json_integer(&json, "predicted_peak_bytes", r->predicted_peak_bytes);
     cli_json_integer(&json, "observed_peak_bytes", r->observed_peak_bytes);
     cli_tiers_json(&json, p->start.host_bytes, p->start.disk_bytes);
+    if (r->cache_hits + r->cache_misses > 0) {
+        cli_json_integer(&json, "cache_hits", r->cache_hits);
+        cli_json_integer(&json, "cache_misses", r->cache_misses);
+        cli_json_integer(&json, "cache_written", r->cache_written);
+    }
     cli_json_text(&json, "checkpoint", *r->checkpoint ? r->checkpoint : NULL);
     cli_json_end(&json);
 }
@@ -268,6 +273,13 @@ void train_progress_end(train_progress *p, const weft_train_result *r, weft_stat
     cli_say(stdout, "peak memory %s, predicted %s\n",
             cli_bytes((double)r->observed_peak_bytes, used),
             cli_bytes((double)r->predicted_peak_bytes, peak));
+    if (r->cache_hits + r->cache_misses > 0)
+        cli_say(stdout,
+                "rows of tables on the disk: %lld read from caches (%.1f %%), %lld from the "
+                "disk, %lld written to it\n",
+                (long long)r->cache_hits,
+                100.0 * (double)r->cache_hits / (double)(r->cache_hits + r->cache_misses),
+                (long long)r->cache_misses, (long long)r->cache_written);
     if (*r->checkpoint)
         cli_say(stdout, "checkpoint %s\n", r->checkpoint);
     else

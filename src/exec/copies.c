@@ -94,7 +94,7 @@ static weft_status copy_file_rows(wefti_rank_device *d, const wefti_program_move
     for (int64_t i = 0; i < move->rows; i++)
         if (d->rows[i] >= 0)
             d->places[count++] = (wefti_row_place){d->rows[i], memory + i * move->row_bytes};
-    return wefti_disk_rows_move(&rows, reads, d->places, count, d->staging);
+    return wefti_move_rows(d, &rows, reads, count);
 }
 
 /* Rows of a table on the disk. The copy has ended when this returns. */

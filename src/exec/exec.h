@@ -7,6 +7,7 @@
 #define WEFTI_EXEC_H
 
 #include "comm/comm.h"
+#include "device/disk_cache.h"
 #include "device/home.h"
 #include "program/program.h"
 
@@ -46,6 +47,8 @@ wefti_home wefti_rank_device_home(const wefti_rank_device *device, wefti_locatio
                                   int64_t bytes);
 /* The highest bytes that executed steps have used of both arenas of a space, added. */
 int64_t wefti_rank_device_observed_peak(const wefti_rank_device *device, wefti_space space);
+/* Of the caches for rows of tables on a disk. */
+wefti_row_counts wefti_rank_device_row_counts(const wefti_rank_device *device);
 /* Nanoseconds of all waits for transfers, which includes waits for other ranks. */
 int64_t wefti_rank_device_waited(const wefti_rank_device *device);
 /* Counts memory at an address as used. Running steps does this by itself; feeding an input does

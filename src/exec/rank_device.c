@@ -87,6 +87,7 @@ weft_status wefti_rank_device_reserve(wefti_rank_device *d, wefti_footprint need
 void wefti_rank_device_forget(wefti_rank_device *d, const wefti_program *program,
                               wefti_footprint others) {
     wefti_unbind(d, program);
+    wefti_close_caches(d, others.of[WEFTI_SPACE_HOST][WEFTI_PERSISTENT]);
     for (int s = 0; s < WEFTI_SPACES; s++) {
         wefti_device_arena *arena = &d->arenas[s][WEFTI_PERSISTENT];
         const int64_t persistent = others.of[s][WEFTI_PERSISTENT];
@@ -142,6 +143,8 @@ void wefti_rank_device_destroy(wefti_rank_device *d) {
     if (!d) return;
     wefti_unbind(d, NULL);
     wefti_free(d->bindings);
+    wefti_close_caches(d, 0);
+    wefti_free(d->caches);
     for (int space = 0; space < WEFTI_SPACES; space++)
         for (int term = 0; term < WEFTI_TERMS; term++) {
             unmap_from(d, (wefti_space)space, (wefti_term)term, 0);
@@ -212,6 +215,7 @@ weft_status wefti_rank_device_take(wefti_rank_device *to, wefti_rank_device *fro
         WEFT_TRY(take(to, from, (wefti_space)s, WEFTI_PERSISTENT, source[WEFTI_PERSISTENT].bytes));
         WEFT_TRY(take(to, from, (wefti_space)s, WEFTI_TRANSIENT, source[WEFTI_TRANSIENT].observed));
     }
+    for (int64_t i = 0; i < to->cache_count; i++) wefti_disk_cache_forget(to->caches[i].cache);
     to->used = from->used;
     return WEFT_OK;
 }

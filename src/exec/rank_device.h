@@ -2,7 +2,6 @@
 #ifndef WEFTI_RANK_DEVICE_H
 #define WEFTI_RANK_DEVICE_H
 
-#include "device/disk_rows.h"
 #include "exec/exec.h"
 #include "exec/profile.h"
 
@@ -33,6 +32,13 @@ typedef struct wefti_file_move {
     int64_t posted_ns;
 } wefti_file_move;
 
+/* A cache for rows of files, and its host memory. */
+typedef struct wefti_cache_of {
+    wefti_location at;
+    wefti_byte_range memory;
+    wefti_disk_cache *cache;
+} wefti_cache_of;
+
 struct wefti_rank_device {
     wefti_pool *pool;
     wefti_comm *comm;
@@ -53,7 +59,9 @@ struct wefti_rank_device {
     int32_t *rows;           /* the rows of a copy, */
     wefti_row_place *places; /* and those of a file */
     int64_t row_cap;
-    void *staging; /* of rows of files; NULL: none move */
+    void *staging;          /* of rows of files; NULL: none move */
+    wefti_cache_of *caches; /* in the order of their places */
+    int64_t cache_count, cache_cap;
     wefti_device_arena arenas[WEFTI_SPACES][WEFTI_TERMS];
     wefti_binding *bindings;
     int64_t binding_count, binding_cap;
@@ -118,6 +126,15 @@ weft_status wefti_post_copy(wefti_rank_device *d, const wefti_program_move *move
                             const wefti_step *step) WEFT_CHECKED;
 weft_status wefti_wait_copy(wefti_rank_device *d, const wefti_program_move *move,
                             const wefti_step *step) WEFT_CHECKED;
+/* caches.c. Opens the caches that a program has; makes room in all for the device's rows. */
+weft_status wefti_bind_caches(wefti_rank_device *d, const wefti_program *program) WEFT_CHECKED;
+/* Closes those that lie at byte `keep` of persistent host memory, or behind it. Call it while files
+ * and memory are there. */
+void wefti_close_caches(wefti_rank_device *d, int64_t keep);
+/* Reads or writes the first `count` rows of d->places, by way of the table's cache if it has one.
+ */
+weft_status wefti_move_rows(wefti_rank_device *d, const wefti_disk_table *table, bool reads,
+                            int64_t count) WEFT_CHECKED;
 /* Ends all copies that a failed section has posted. Returns `failure`. */
 weft_status wefti_end_copies(wefti_rank_device *d, weft_status failure) WEFT_CHECKED;
 

@@ -233,6 +233,7 @@ static weft_status bind_transfers(wefti_rank_device *d, wefti_binding *b) {
 weft_status wefti_rank_device_bind(wefti_rank_device *d, const wefti_program *program) {
     wefti_binding b = {.program = program};
     WEFT_TRY(wefti_bind_rows(d, program));
+    WEFT_TRY(wefti_bind_caches(d, program));
     b.count = program->partition ? wefti_partition_transfers(program->partition) : 0;
     if (b.count == 0) return WEFT_OK;
     WEFT_REQUIRE(d->comm, WEFT_E_BUG, "the program communicates, the device is alone");

@@ -104,7 +104,7 @@ const char *weft_schedule_text(weft_schedule_kind schedule) {
 #define TYPE_SPLITS "list of {match, split}"
 #define TYPE_LAYOUTS "list of {match, layout}"
 #define TYPE_STAGES "list of {match, stage}"
-#define TYPE_OFFLOADS "list of {match, what, to}, or a choice"
+#define TYPE_OFFLOADS "list of {match, what, to, cache}, or a choice"
 #define TYPE_PLACES "list of {match, on}"
 #define TYPE_TEXTS "list of texts"
 #define TYPE_DATASET "choice, {input: layout}, or parts of each input"

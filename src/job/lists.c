@@ -174,18 +174,20 @@ typedef struct rule_key {
     const char *name;
     bool plain;               /* its value is written without quotes */
     const char *const *words; /* its values; NULL: any text */
+    bool size;                /* it may be absent; its value is a number of bytes */
 } rule_key;
 
-enum { RULE_KEYS = 3 };
+enum { RULE_KEYS = 4 };
 /* The keys of an entry by the kind of the list. Only the last value may contain spaces. */
 static const rule_key rule_keys[][RULE_KEYS + 1] = {
-    [WEFTI_JOB_SPLITS] = {{"match", false, NULL}, {"split", false, NULL}},
-    [WEFTI_JOB_LAYOUTS] = {{"match", false, NULL}, {"layout", false, NULL}},
-    [WEFTI_JOB_STAGES] = {{"match", false, NULL}, {"stage", true, NULL}},
-    [WEFTI_JOB_PLACES] = {{"match", false, NULL}, {"on", true, wefti_place_words}},
-    [WEFTI_JOB_OFFLOADS] = {{"match", false, NULL},
-                            {"what", true, wefti_offload_words},
-                            {"to", true, wefti_tier_words}},
+    [WEFTI_JOB_SPLITS] = {{"match", false, NULL, false}, {"split", false, NULL, false}},
+    [WEFTI_JOB_LAYOUTS] = {{"match", false, NULL, false}, {"layout", false, NULL, false}},
+    [WEFTI_JOB_STAGES] = {{"match", false, NULL, false}, {"stage", true, NULL, false}},
+    [WEFTI_JOB_PLACES] = {{"match", false, NULL, false}, {"on", true, wefti_place_words, false}},
+    [WEFTI_JOB_OFFLOADS] = {{"match", false, NULL, false},
+                            {"what", true, wefti_offload_words, false},
+                            {"to", true, wefti_tier_words, false},
+                            {"cache", true, NULL, true}},
 };
 
 /* `name`: of the key of an entry; "": the list as a whole. */
@@ -204,6 +206,18 @@ static weft_status check_word(const lists_reader *r, const wefti_yaml *value, co
     WEFT_FAIL(WEFT_E_ARG, "%s%s%s%s must be one of %s; it is '%.100s'%s%s%s",
               wefti_job_where(r->draft, &mark, where), r->row->path, *name ? ": " : "", name, list,
               value->text, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+static weft_status check_size(const lists_reader *r, const wefti_yaml *value, const char *name) {
+    wefti_job_mark mark = mark_at(r, value);
+    char where[512];
+    int64_t bytes;
+    WEFT_REQUIRE(value->kind == WEFTI_YAML_SCALAR && wefti_job_read_bytes(value->text, &bytes) &&
+                     bytes > 0,
+                 WEFT_E_ARG, "%s%s: %s must be a size such as 2GiB or 500MB; it is '%.100s'",
+                 wefti_job_where(r->draft, &mark, where), r->row->path, name,
+                 value->kind == WEFTI_YAML_SCALAR ? value->text : "a list");
+    return WEFT_OK;
 }
 
 /* {match: pattern, split: value} */
@@ -233,7 +247,8 @@ static weft_status read_rule(lists_reader *r, const wefti_yaml *entry) {
                   wefti_job_where(r->draft, &mark, where), child->key, r->row->path, list);
     }
     for (int i = 0; keys[i].name; i++) {
-        WEFT_REQUIRE(found[i], WEFT_E_ARG, "%san entry of %s needs '%s'",
+        if (keys[i].size && found[i]) WEFT_TRY(check_size(r, found[i], keys[i].name));
+        WEFT_REQUIRE(found[i] || keys[i].size, WEFT_E_ARG, "%san entry of %s needs '%s'",
                      wefti_job_where(r->draft, &mark, where), r->row->path, keys[i].name);
         if (keys[i].words) WEFT_TRY(check_word(r, found[i], keys[i].name, keys[i].words));
     }
@@ -356,7 +371,7 @@ static void write_rule(const weft_job_pair *pair, const rule_key *keys, wefti_te
     const char *at = pair->value;
     wefti_text_add(out, "{%s: ", keys[0].name);
     wefti_job_write_quoted(pair->key, out);
-    for (int k = 1; keys[k].name; k++) {
+    for (int k = 1; keys[k].name && (*at || !keys[k].size); k++) {
         const bool last = !keys[k + 1].name;
         const size_t bytes = last ? strlen(at) : strcspn(at, " ");
         wefti_text_add(out, ", %s: ", keys[k].name);
@@ -364,7 +379,7 @@ static void write_rule(const weft_job_pair *pair, const rule_key *keys, wefti_te
             wefti_text_add_bytes(out, at, (int64_t)bytes);
         else
             wefti_job_write_quoted(at, out);
-        at += last ? bytes : bytes + 1;
+        at += at[bytes] ? bytes + 1 : bytes;
     }
     wefti_text_add(out, "}");
 }

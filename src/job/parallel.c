@@ -363,20 +363,28 @@ static weft_status build_fusion(const wefti_job_draft *draft, weft_plan *plan,
     return at_key(draft, key, status);
 }
 
-/* A value is the words of `what` and of a tier: "optimizer host". */
+/* A value is the words of `what` and of a tier, and bytes of a cache: "optimizer disk 1GiB". */
 static weft_status build_offload(const wefti_job_draft *draft, weft_plan *plan) {
     const weft_job_pairs *rules = &draft->job.memory.offload;
     for (int64_t i = 0; i < rules->count && !wefti_job_offloads_auto(&draft->job); i++) {
         const weft_job_pair *rule = &rules->items[i];
         const size_t bytes = strcspn(rule->value, " ");
+        const char *tier = rule->value + bytes + 1;
+        const size_t end = strcspn(tier, " ");
+        int64_t cache = 0;
         int what = 0, to = 0;
         while (what < WEFT_OFFLOADS &&
                (strncmp(wefti_offload_words[what], rule->value, bytes) != 0 ||
                 wefti_offload_words[what][bytes]))
             what++;
-        while (to < WEFT_TIERS && strcmp(wefti_tier_words[to], rule->value + bytes + 1) != 0) to++;
+        while (to < WEFT_TIERS &&
+               (strncmp(wefti_tier_words[to], tier, end) != 0 || wefti_tier_words[to][end]))
+            to++;
+        if (tier[end]) (void)wefti_job_read_bytes(tier + end + 1, &cache);
         WEFT_TRY(at_pair(rule, "memory",
                          weft_plan_offload(plan, rule->key, (weft_offload)what, (weft_tier)to)));
+        WEFT_TRY(
+            at_pair(rule, "memory", weft_plan_cache(plan, rule->key, (weft_offload)what, cache)));
     }
     return WEFT_OK;
 }

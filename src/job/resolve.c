@@ -240,6 +240,13 @@ static weft_status check_memory(const wefti_job_draft *draft) {
                  "%s%s has no effect without an entry of memory.offload with to: disk: add one, "
                  "or leave the key out",
                  wefti_job_where(draft, wefti_job_mark_of(draft, unused), where), unused);
+    for (int64_t i = 0; i < m->offload.count; i++) {
+        const char *tier = strchr(m->offload.items[i].value, ' ');
+        WEFT_REQUIRE(
+            draft->job.train.rows == WEFT_ROWS_AUTO || !tier || !strchr(tier + 1, ' '), WEFT_E_ARG,
+            "%s: memory.offload: a cache keeps rows of tables, which need train.rows: auto",
+            m->offload.items[i].where);
+    }
     return WEFT_OK;
 }
 

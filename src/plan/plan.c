@@ -332,6 +332,27 @@ weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload w
 
 #define PLAN_WORD(name, text) text,
 const char *const wefti_place_words[] = {"device", "host", NULL};
+weft_status weft_plan_cache(weft_plan *plan, const char *match, weft_offload what, int64_t bytes) {
+    PLAN_REQUIRED(plan);
+    WEFT_TRY(check_match(match, "offload"));
+    WEFT_REQUIRE(bytes >= 0, WEFT_E_ARG, "offload.cache is %lld; it must be at least 0",
+                 (long long)bytes);
+    int64_t i = plan->offload.count - 1;
+    while (i >= 0 && (plan->offload.rules[i].what != what ||
+                      strcmp(plan->offload.rules[i].match, match) != 0))
+        i--;
+    WEFT_REQUIRE(i >= 0, WEFT_E_ARG, "offload.cache for '%s', which no rule of offload keeps",
+                 match);
+    WEFT_REQUIRE(!bytes || (plan->offload.rules[i].to == WEFT_TIER_DISK &&
+                            (what == WEFT_OFFLOAD_PARAMETERS || what == WEFT_OFFLOAD_OPTIMIZER)),
+                 WEFT_E_ARG,
+                 "offload.cache for '%s': only parameters and optimizer states on a disk have a "
+                 "cache (what: parameters or optimizer, to: disk)",
+                 match);
+    plan->offload.rules[i].cache = bytes;
+    return WEFT_OK;
+}
+
 const char *const wefti_offload_words[] = {WEFT_OFFLOAD_LIST(PLAN_WORD) NULL};
 const char *const wefti_tier_words[] = {WEFT_TIER_LIST(PLAN_WORD) NULL};
 #undef PLAN_WORD
@@ -360,6 +381,7 @@ weft_status wefti_plan_take_offload(weft_plan *plan, const weft_plan *from) {
     for (int64_t i = 0; i < from->offload.count; i++) {
         const wefti_offload_rule *rule = &from->offload.rules[i];
         WEFT_TRY(weft_plan_offload(plan, rule->match, rule->what, rule->to));
+        WEFT_TRY(weft_plan_cache(plan, rule->match, rule->what, rule->cache));
     }
     for (int64_t i = 0; i < from->place.count; i++)
         WEFT_TRY(weft_op_place(plan, from->place.rules[i].match,

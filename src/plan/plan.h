@@ -56,6 +56,7 @@ typedef struct wefti_offload_rule {
     char *match; /* glob over names of parameters; SAVED: over the paths of cell calls */
     weft_offload what;
     weft_tier to;
+    int64_t cache; /* bytes of host memory for the rows of each table; 0: none */
 } wefti_offload_rule;
 
 /* Where work that a rule matches runs: on the device, or on the host of the device. */

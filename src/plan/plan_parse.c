@@ -310,7 +310,7 @@ static weft_status read_recompute(const plan_parse_place *top, weft_plan *plan) 
 }
 
 static weft_status read_offload(const plan_parse_place *top, weft_plan *plan) {
-    static const char *const keys[] = {"match", "what", "to", NULL};
+    static const char *const keys[] = {"match", "what", "to", "cache", NULL};
     const wefti_json *item;
     int64_t i = 0;
     WEFT_TRY(read_list(top, "offload", &item));
@@ -318,6 +318,7 @@ static weft_status read_offload(const plan_parse_place *top, weft_plan *plan) {
         plan_parse_place at = entry(top, "offload", i, item);
         const char *match;
         int what = -1, to = -1;
+        int64_t cache = 0;
         WEFT_TRY(check_keys(&at, keys));
         WEFT_TRY(need_text(&at, "match", &match));
         WEFT_TRY(read_choice(&at, "what", wefti_offload_words, &what));
@@ -325,6 +326,8 @@ static weft_status read_offload(const plan_parse_place *top, weft_plan *plan) {
         WEFT_REQUIRE(what >= 0 && to >= 0, WEFT_E_ARG, "%s: %s is missing", at.name,
                      what < 0 ? "what" : "to");
         WEFT_TRY(placed(weft_plan_offload(plan, match, (weft_offload)what, (weft_tier)to), &at));
+        WEFT_TRY(read_integer(&at, "cache", INT64_MAX, &cache));
+        WEFT_TRY(placed(weft_plan_cache(plan, match, (weft_offload)what, cache), &at));
     }
     return read_integer(top, "offload_ahead", INT64_MAX, &plan->offload.ahead);
 }

@@ -129,8 +129,10 @@ static void print_offload(const weft_plan *plan, wefti_text *out) {
         const wefti_offload_rule *rule = &plan->offload.rules[i];
         next_entry(out, i, 4);
         quoted(out, "\"match\": ", rule->match, ", ");
-        wefti_text_add(out, "\"what\": \"%s\", \"to\": \"%s\"}", wefti_offload_words[rule->what],
+        wefti_text_add(out, "\"what\": \"%s\", \"to\": \"%s\"", wefti_offload_words[rule->what],
                        wefti_tier_words[rule->to]);
+        if (rule->cache) wefti_text_add(out, ", \"cache\": %lld", (long long)rule->cache);
+        wefti_text_add(out, "}");
     }
     end_list(out, plan->offload.count, 2);
     wefti_text_add(out, ",\n");

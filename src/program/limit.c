@@ -86,7 +86,9 @@ static weft_status check_host(const wefti_needs *needs, const wefti_limits *limi
               wefti_bytes_text(needs->programs, own), wefti_bytes_text(limits->held, held),
               wefti_bytes_text(limits->host, most), (long long)(need - limits->host),
               need - tier <= limits->host
-                  ? "It would fit if memory.offload kept less on the host, or more on a disk"
+                  ? "It would fit if memory.offload kept less on the host, or more on a disk with "
+                    "smaller "
+                    "caches"
                   : "Programs and batches alone need more: raise memory.host");
 }
 

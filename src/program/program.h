@@ -136,9 +136,13 @@ typedef struct wefti_tensor {
     weft_desc desc;
     weft_init init;
     wefti_location home;
-    wefti_location copy;  /* PARAM: the bf16 copy that calls read, of the same region, in device
-                             memory; absent: they read `home` */
-    bool frozen;          /* PARAM: training does not change it */
+    wefti_location copy; /* PARAM: the bf16 copy that calls read, of the same region, in device
+                            memory; absent: they read `home` */
+    bool frozen;         /* PARAM: training does not change it */
+    /* PARAM: the cache for rows of it, and of its states, that lie on a disk; in host memory.
+     * Absent: it has none, or another program made it */
+    wefti_location cache;
+    int64_t cache_slots;  /* rows, at most */
     wefti_rows_form rows; /* PARAM */
     weft_desc whole;
     wefti_layout layout;
@@ -282,6 +286,12 @@ wefti_footprint wefti_program_footprint(const wefti_program *program);
 wefti_footprint wefti_programs_footprint(wefti_program *const *programs, int32_t count);
 
 const wefti_tensor *wefti_program_tensor(const wefti_program *program, const char *name);
+
+/* Bytes of a row of this rank's part of a tensor. */
+static inline int64_t wefti_tensor_row_bytes(const wefti_tensor *tensor) {
+    const int64_t rows = tensor->desc.rank ? tensor->desc.shape[0] : 1;
+    return rows ? weft_desc_bytes(&tensor->desc) / rows : 0;
+}
 
 /* ---- sections with their loops expanded ---- */
 

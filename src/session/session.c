@@ -496,9 +496,14 @@ weft_session_memory weft_session_memory_of(const weft_session *s) {
         const wefti_footprint all = wefti_session_footprint(s, r, s->view_count);
         wefti_keep_most(&m.host_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_HOST));
         wefti_keep_most(&m.disk_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_DISK));
-        if (s->workers && wefti_session_has(s, r))
-            wefti_keep_most(&m.lent_bytes,
-                            wefti_rank_device_lent(wefti_workers_device(s->workers, r)));
+        if (s->workers && wefti_session_has(s, r)) {
+            const wefti_rank_device *device = wefti_workers_device(s->workers, r);
+            const wefti_row_counts rows = wefti_rank_device_row_counts(device);
+            wefti_keep_most(&m.lent_bytes, wefti_rank_device_lent(device));
+            m.cache_hits += rows.hits;
+            m.cache_misses += rows.misses;
+            m.cache_written += rows.written;
+        }
         m.forward_flops += f->forward_flops;
         m.backward_flops += f->backward_flops;
     }

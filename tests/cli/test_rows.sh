@@ -25,9 +25,11 @@ for rule in sgd adagrad; do
             fail "$rule, run $run: train.rows changes the bits"
     done
 done
-for tier in host disk; do
+for tier in host disk cache; do
+    to=$tier
+    [ $tier != cache ] || to='disk, cache: 4KiB'
     for part in parameters optimizer; do
-        moves="${moves:-}${moves:+, }{match: \"*embed_tokens*\", what: $part, to: $tier}"
+        moves="${moves:-}${moves:+, }{match: \"*embed_tokens*\", what: $part, to: $to}"
     done
     sed "\$a memory: {disk: {path: $work}, offload: [$moves]}" job.yaml >$tier.yaml
     what="train.rows=auto train.optimizer=adam train.eval_every=2"
@@ -47,6 +49,16 @@ for tier in host disk; do
     rm -r adam
     moves=''
 done
+expect 0 '"cache_hits": |"cache_misses": |"cache_written": ' train cache.yaml train.rows=auto train.optimizer=adam --json
+expect 0 'caches|written' train cache.yaml train.rows=auto train.optimizer=adam
+expect 0 '"host_bytes": 7872,' model cache.yaml train.rows=auto train.optimizer=adam --json
+expect 1 'memory.offload|cache|train.rows' train cache.yaml
+sed 's/4KiB/1MiB/g' cache.yaml >large.yaml
+expect 1 'memory.host|lacks|caches' train large.yaml train.rows=auto train.optimizer=adam model.hidden=64 memory.host=1MiB
+sed 's/4KiB/much/' cache.yaml >bad.yaml
+expect 1 'bad.yaml|cache|much|2GiB' train bad.yaml train.rows=auto
+sed 's/to: disk/to: host/g' cache.yaml >bad.yaml
+expect 1 'bad.yaml|cache|disk' train bad.yaml train.rows=auto
 expect 0 'embed_tokens.weight|rows|touches' model job.yaml train.rows=auto
 expect 0 '"rows": |embed_tokens.weight|touches' model job.yaml train.rows=auto --json
 expect 0 'embed_tokens.weight|whole|microbatches' model job.yaml train.rows=auto train.accumulate=2

@@ -358,6 +358,7 @@ contains
         call expect(weft_plan_axis(a, 'dp', 2) >= 0 .and. weft_plan_axis(a, 'tp', 2) >= 0, 'axes')
         call expect(weft_plan_recompute(a, WEFT_RECOMPUTE_FULL) >= 0, 'recompute')
         call expect(weft_plan_offload(a, 'h.*', WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST) >= 0, 'offload')
+        call expect(weft_plan_cache(a, 'h.*', WEFT_OFFLOAD_OPTIMIZER, 4096_int64) < 0, 'cache on the host')
         call expect(weft_plan_offload(a, 'h.*', WEFT_OFFLOAD_GRADIENTS, WEFT_TIER_HOST) >= 0, 'offload')
         call expect(weft_op_place(a, 'h.0.*:update', 'host') >= 0, 'place')
         call expect(weft_op_place(a, 'h.0.*:update', 'rank') < 0, 'no such place')

@@ -179,6 +179,7 @@ static void test_offload(void **state) {
     good(weft_plan_offload(plan, "wpe.*", WEFT_OFFLOAD_PARAMETERS, WEFT_TIER_HOST));
     good(weft_plan_offload(plan, "h.*", WEFT_OFFLOAD_SAVED, WEFT_TIER_DISK));
     assert_int_equal(plan->offload.count, 6);
+    good(weft_plan_cache(plan, "wpe.*", WEFT_OFFLOAD_OPTIMIZER, 4096));
     weft_plan *copy;
     good(weft_plan_print(plan, &text));
     assert_null(strstr(text, "offload_ahead"));
@@ -197,6 +198,8 @@ static void test_offload(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         if (wefti_plan_tier(copy, WEFT_OFFLOAD_OPTIMIZER, cases[i].name) != cases[i].tier)
             fail_msg("%s is not in tier %d", cases[i].name, cases[i].tier);
+    assert_int_equal(wefti_plan_offload_rule(copy, WEFT_OFFLOAD_OPTIMIZER, "wpe.bias")->cache,
+                     4096);
     for (int tier = WEFT_TIER_HOST; tier < WEFT_TIERS; tier++)
         assert_true(wefti_plan_may_offload(copy, WEFT_OFFLOAD_OPTIMIZER, (weft_tier)tier));
     good(weft_plan_offload(copy, "*", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST));
@@ -380,6 +383,10 @@ static void test_refused_values(void **state) {
     bad(weft_plan_copies(p, 0), "copies is 0");
     bad(weft_plan_recompute(p, WEFT_RECOMPUTES, NULL, false), "known|selective");
     bad(weft_plan_offload(p, "", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST), "offload");
+    bad(weft_plan_cache(p, "wte", WEFT_OFFLOAD_PARAMETERS, 4096), "offload.cache|wte");
+    good(weft_plan_offload(p, "wte", WEFT_OFFLOAD_PARAMETERS, WEFT_TIER_HOST));
+    bad(weft_plan_cache(p, "wte", WEFT_OFFLOAD_PARAMETERS, 4096), "offload.cache|wte|disk");
+    bad(weft_plan_cache(p, "wte", WEFT_OFFLOAD_PARAMETERS, -1), "offload.cache|-1");
     bad(weft_plan_offload(p, "h", WEFT_OFFLOADS, WEFT_TIER_HOST),
         "known|optimizer|parameters|saved");
     bad(weft_plan_offload(p, "h", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIERS), "known|disk");

@@ -5,6 +5,10 @@
  */
 #include "session_models.h"
 
+#include <errno.h>
+
+#include "base/fault.h"
+#include "device/disk_cache.h"
 #include "session/parts.h"
 #include "weft/plan.h"
 
@@ -17,8 +21,9 @@ typedef struct trial {
     int devices, level;
     double clip;
     int64_t batch, seq;
-    bool padded;
+    bool padded, turned;
     weft_tier parameters, states; /* of the tables */
+    int64_t cache;                /* bytes, of each entry for a disk; 0: none */
 } trial;
 
 /* Two tables with more rows than places, one with fewer, and one that a product reads too. */
@@ -63,6 +68,10 @@ static weft_plan *plan_for(const trial *t) {
         const char *name = i ? "second" : "wide";
         ASSERT_OK(weft_plan_offload(plan, name, WEFT_OFFLOAD_PARAMETERS, t->parameters));
         ASSERT_OK(weft_plan_offload(plan, name, WEFT_OFFLOAD_OPTIMIZER, t->states));
+        if (t->parameters == WEFT_TIER_DISK)
+            ASSERT_OK(weft_plan_cache(plan, name, WEFT_OFFLOAD_PARAMETERS, t->cache));
+        if (t->states == WEFT_TIER_DISK)
+            ASSERT_OK(weft_plan_cache(plan, name, WEFT_OFFLOAD_OPTIMIZER, t->cache));
     }
     return plan;
 }
@@ -97,9 +106,24 @@ static void feed_ids(weft_session *s, const trial *t, int step) {
     }
 }
 
+/* Reads a tensor between two steps, and writes it with its elements in the other order. */
+static void turn(weft_session *s, const trial *t, const char *name) {
+    const size_t size = weft_dtype_bytes(t->dtype);
+    weft_tensor_info info;
+    ASSERT_OK(weft_session_find(s, 0, name, &info));
+    const size_t bytes = (size_t)info.bytes;
+    char *old = malloc(bytes), *new = malloc(bytes);
+    ASSERT_OK(weft_session_read(s, 0, name, old, bytes));
+    for (size_t at = 0; at < bytes; at += size) memcpy(new + bytes - size - at, old + at, size);
+    ASSERT_OK(weft_session_write(s, 0, name, new, bytes));
+    free(old);
+    free(new);
+}
+
 static void train(weft_session *s, const trial *t) {
     for (int step = 0; step < STEPS; step++) {
         feed_ids(s, t, step);
+        if (t->turned && step == 2) turn(s, t, "wide");
         ASSERT_OK(weft_session_step(s, 0.1, NULL));
         const weft_session_memory m = weft_session_memory_of(s);
         assert_int_equal(m.predicted_peak_bytes, m.observed_peak_bytes);
@@ -196,6 +220,7 @@ static int64_t moved(const weft_session *s, int32_t rank, int *row_copies) {
 static void tiers_change_no_bits(void **state) {
     (void)state;
     int copies = 0;
+    int64_t hits = 0;
     TEST_SEEDS(seed, 1, CASES) {
         dice d = {seed, 1u << 24};
         trial t = trial_of(seed);
@@ -203,13 +228,16 @@ static void tiers_change_no_bits(void **state) {
         weft_session *s[2];
         t.kind = (weft_optimizer_kind)roll(&d, WEFT_LAMB);
         t.clip = roll(&d, 2) ? 0.01 : 0;
+        t.turned = roll(&d, 2);
         const weft_tier parameters = (weft_tier)roll(&d, WEFT_TIERS),
                         states = (weft_tier)roll(&d, WEFT_TIERS);
+        const int64_t cache = roll(&d, 4) ? 256 << roll(&d, 8) : 0;
         for (int k = 0; k < 2; k++) {
             s[k] = session_for(&t, WEFT_ROWS_AUTO, &g[k]);
             train(s[k], &t);
             t.parameters = parameters;
             t.states = states;
+            t.cache = cache;
         }
         assert_int_equal(form_of(s[1], "wide"), WEFTI_ROWS_TOUCHED);
         /* Four states at most, there and back, and a look-up; of two tables. */
@@ -217,17 +245,18 @@ static void tiers_change_no_bits(void **state) {
         for (int32_t r = 0; r < t.devices && !t.level; r++)
             if (moved(s[1], r, &copies) > most)
                 fail_msg("WEFT_TEST_SEED=%llu: more than rows move", (unsigned long long)seed);
+        hits += weft_session_memory_of(s[1]).cache_hits;
         if (!same_tensors(s[0], s[1]))
             fail_msg("WEFT_TEST_SEED=%llu (optimizer %d, %s, %d devices, level %d, parameters in "
-                     "tier %d, states in %d): bits differ",
+                     "tier %d, states in %d, cache of %d bytes): bits differ",
                      (unsigned long long)seed, t.kind, weft_dtype_text(t.dtype), t.devices, t.level,
-                     parameters, states);
+                     parameters, states, (int)cache);
         for (int k = 0; k < 2; k++) {
             weft_session_destroy(s[k]);
             weft_graph_destroy(g[k]);
         }
     }
-    assert_true(test_one_seed() || copies > CASES);
+    assert_true(test_one_seed() || (copies > CASES && hits > 20 * CASES));
 }
 
 /* With clipping and every optimizer that takes rows, N devices are one device up to rounding: at
@@ -389,6 +418,104 @@ static void device_memory_holds_rows_alone(void **state) {
     }
 }
 
+/* A table with its states on a disk, in a session with a cache of `bytes` for each entry. */
+static weft_status cached_session(int64_t bytes, weft_graph *g, weft_session **out) {
+    weft_plan *plan;
+    weft_session_options o = plain_options(WEFT_ADAM, 0);
+    ASSERT_OK(weft_plan_create(1, &plan));
+    for (int what = WEFT_OFFLOAD_OPTIMIZER; what <= WEFT_OFFLOAD_PARAMETERS; what++) {
+        ASSERT_OK(weft_plan_offload(plan, "*", (weft_offload)what, WEFT_TIER_DISK));
+        ASSERT_OK(weft_plan_cache(plan, "*", (weft_offload)what, bytes));
+    }
+    o.rows = WEFT_ROWS_AUTO;
+    o.plan = plan;
+    o.disk = folder;
+    const weft_status status = weft_session_create(g, &o, out);
+    weft_plan_destroy(plan);
+    return status;
+}
+
+static void step_on(weft_session *s, int32_t first) {
+    const int32_t ids[] = {first, first + 1, first, 7};
+    ASSERT_OK(weft_session_feed(s, 0, "ids", ids, sizeof ids));
+    ASSERT_OK(weft_session_step(s, 0.1, NULL));
+}
+
+/* A device that takes another one's arenas has the rows that were in its cache alone. */
+static void move_away(weft_session *s) {
+    const wefti_program *p = s->views[0]->programs[0];
+    const wefti_disk_place place = {.directory = folder};
+    wefti_rank_device *from = wefti_workers_device(s->workers, 0), *to;
+    ASSERT_OK(wefti_rank_device_create(1, wefti_program_footprint(p), &place, NULL, &to));
+    ASSERT_OK(wefti_rank_device_bind(to, p));
+    const int64_t written = wefti_rank_device_row_counts(from).written;
+    ASSERT_OK(wefti_rank_device_take(to, from));
+    assert_true(wefti_rank_device_row_counts(from).written > written);
+    for (int32_t i = 0; i < p->tensor_count; i++) {
+        const wefti_tensor *x = &p->tensors[i];
+        const int64_t bytes = weft_desc_bytes(&x->desc);
+        if (x->role != WEFTI_TENSOR_PARAM && x->role != WEFTI_TENSOR_OPTIMIZER) continue;
+        const wefti_home old = wefti_rank_device_home(from, x->home, bytes),
+                         new = wefti_rank_device_home(to, x->home, bytes);
+        char *a = malloc((size_t)bytes), *b = malloc((size_t)bytes);
+        ASSERT_OK(wefti_home_read(&old, 0, bytes, a));
+        ASSERT_OK(wefti_home_read(&new, 0, bytes, b));
+        assert_memory_equal(a, b, (size_t)bytes);
+        free(a);
+        free(b);
+    }
+    wefti_rank_device_destroy(to);
+}
+
+/* The cache is host memory that the session tells, never more than it was given, and never more
+ * than all rows need. One without room for a row is refused. A disk that takes no rows any more is
+ * told as such. */
+static void caches_are_counted(void **state) {
+    (void)state;
+    enum { LARGE = 5000, SLOT = 3 * DIM * 4 };
+    weft_graph *g;
+    weft_session *s;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value table = weft_param(g, "table", matrix(LARGE, DIM), (weft_init){WEFT_INIT_ZEROS, 0});
+    weft_value in = weft_input(g, "ids", WEFT_DESC(WEFT_I32, 4));
+    weft_loss(g,
+              weft_mean(g, weft_tanh(g, weft_embedding(g, table, in, WEFT_F32)), 0, NULL, false));
+    assert_int_equal(cached_session(40, g, &s), WEFT_E_ARG);
+    ASSERT_FACTS(weft_error_message(), "cache|table|room");
+    for (int64_t bytes = 400; bytes < 4 << 20; bytes *= 7) {
+        ASSERT_OK(cached_session(bytes, g, &s));
+        const int64_t most = wefti_disk_cache_bytes(LARGE, SLOT), given = 2 * bytes,
+                      host = weft_session_memory_of(s).host_bytes;
+        assert_in_range(host, given < most ? given - 3 * SLOT : most,
+                        given < most ? given : most + 63);
+        step_on(s, 1);
+        assert_int_equal(
+            wefti_rank_device_observed_peak(wefti_workers_device(s->workers, 0), WEFTI_SPACE_HOST),
+            host);
+        weft_session_destroy(s);
+    }
+    ASSERT_OK(cached_session(400, g, &s));
+    for (int32_t step = 0; step < 20; step++) step_on(s, 9 * step);
+    const weft_session_memory m = weft_session_memory_of(s);
+    assert_true(m.cache_hits > 20 && m.cache_misses > 20 && m.cache_written > 0);
+    wefti_fault_arm(WEFTI_FAULT_IO, 0, true, ENOSPC);
+    int64_t count;
+    weft_tensor_info info;
+    ASSERT_OK(weft_session_find(s, 0, "table", &info));
+    float *values = malloc((size_t)info.bytes);
+    assert_int_equal(weft_session_read(s, 0, "table", values, (size_t)info.bytes), WEFT_E_IO);
+    wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+    ASSERT_FACTS(weft_error_message(), "rows|cache|offset");
+    free(values);
+    values = read_tensor(s, 0, "table", &count);
+    assert_true(values[7 * DIM] != 0); /* the row is not lost */
+    free(values);
+    step_on(s, 3);
+    move_away(s);
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_have_the_bits_of_dense_gradients),
@@ -397,6 +524,7 @@ int main(void) {
         cmocka_unit_test(the_dense_gradient_is_not_made),
         cmocka_unit_test(tiers_change_no_bits),
         cmocka_unit_test(device_memory_holds_rows_alone),
+        cmocka_unit_test(caches_are_counted),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

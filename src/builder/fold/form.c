@@ -95,7 +95,7 @@ static uint64_t add_tensor(uint64_t digest, const wefti_tensor *t) {
     digest = wefti_digest_text(add(digest, t->role), t->name);
     digest = add_desc(add_desc(digest, &t->desc), &t->whole);
     digest = add(add(add(digest, t->home.bits), t->microbatches), t->stride);
-    digest = add(digest, t->copy.bits);
+    digest = add(add(digest, t->copy.bits), t->cache.bits);
     digest = add(add(digest, t->layout.sum), t->layout.max);
     for (int d = 0; d < t->whole.rank; d++) {
         const wefti_dim_split *split = &t->layout.dim[d];

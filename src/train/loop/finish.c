@@ -131,5 +131,9 @@ weft_status wefti_training_finish(wefti_training *t) {
         wefti_setup_note(&t->setup, "the best checkpoint is of step %lld, validation loss %.6g",
                          (long long)t->progress.ratings.best.step, t->progress.ratings.best.loss);
     t->result->observed_peak_bytes = wefti_training_observed(t);
+    const weft_session_memory m = weft_session_memory_of(t->built->session);
+    t->result->cache_hits = m.cache_hits;
+    t->result->cache_misses = m.cache_misses;
+    t->result->cache_written = m.cache_written;
     return WEFT_OK;
 }

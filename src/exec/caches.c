@@ -1,0 +1,98 @@
+/* Caches for rows of tables whose home is a file. The program says where each lies in host memory
+ * (wefti_tensor.cache). */
+#include "base/memory.h"
+#include "exec/rank_device.h"
+
+/* The table of a tensor whose home is a file. `value`: the tensor that numbers its rows. */
+static wefti_cache_table table_of(const wefti_rank_device *d, const wefti_program *p,
+                                  const wefti_tensor *x, const wefti_tensor *value) {
+    const wefti_arena_block *block = wefti_arena_block_of(
+        &d->arenas[WEFTI_SPACE_DISK][wefti_location_term(x->home)], wefti_location_offset(x->home));
+    wefti_region here, whole;
+    wefti_program_region(p, x, &here);
+    wefti_program_region(p, value, &whole);
+    const int64_t first = here.begin[0] - whole.begin[0], row = wefti_tensor_row_bytes(x);
+    return (wefti_cache_table){
+        .table = {.file = block->file,
+                  .begin = wefti_location_offset(x->home) - block->begin - first * row,
+                  .row_bytes = row},
+        .first = first,
+        .rows = x->desc.shape[0]};
+}
+
+/* The value, if it lies on a disk, then the states that do. Returns the bytes of a slot. */
+static int64_t list_parts(const wefti_rank_device *d, const wefti_program *p, int32_t value,
+                          wefti_disk_cache_options *out) {
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < p->tensor_count; i++) {
+        const int32_t t = i == 0 ? value : i <= value ? i - 1 : i;
+        const wefti_tensor *x = &p->tensors[t];
+        if ((t != value && x->param != value) || !wefti_tensor_row_bytes(x) ||
+            wefti_location_space(x->home) != WEFTI_SPACE_DISK || out->count == WEFTI_CACHE_PARTS)
+            continue;
+        out->parts[out->count++] = table_of(d, p, x, &p->tensors[value]);
+        bytes += wefti_tensor_row_bytes(x);
+    }
+    return bytes;
+}
+
+/* Host memory of a device that is not direct is reached by its copies alone, unless it is exposed:
+ * that of a cache is, as long as the cache lives. */
+static weft_status open_cache(wefti_rank_device *d, const wefti_program *p, int32_t value,
+                              wefti_cache_of *out) {
+    const wefti_tensor *x = &p->tensors[value];
+    wefti_disk_cache_options o = {.slots = x->cache_slots,
+                                  .memory = wefti_rank_device_at(d, x->cache)};
+    const int64_t slot_bytes = list_parts(d, p, value, &o);
+    *out = (wefti_cache_of){.at = x->cache,
+                            .memory = {o.memory, wefti_disk_cache_bytes(o.slots, slot_bytes)}};
+    if (wefti_stream_exposes(d->copies))
+        WEFT_TRY(wefti_stream_expose(d->copies, WEFTI_SPACE_HOST, &out->memory, 1));
+    const weft_status status = wefti_disk_cache_open(&o, &out->cache);
+    if (status < 0 && wefti_stream_exposes(d->copies))
+        wefti_stream_conceal(d->copies, &out->memory, 1);
+    return status;
+}
+
+weft_status wefti_bind_caches(wefti_rank_device *d, const wefti_program *p) {
+    for (int32_t t = 0; t < p->tensor_count; t++) {
+        if (!wefti_location_exists(p->tensors[t].cache)) continue;
+        WEFT_TRY(WEFT_GROW(d->caches, d->cache_count, d->cache_cap));
+        WEFT_TRY(open_cache(d, p, t, &d->caches[d->cache_count]));
+        d->cache_count++;
+    }
+    for (int64_t i = 0; i < d->cache_count; i++)
+        WEFT_TRY(wefti_disk_cache_reserve(d->caches[i].cache, d->row_cap));
+    return WEFT_OK;
+}
+
+void wefti_close_caches(wefti_rank_device *d, int64_t keep) {
+    while (d->cache_count && wefti_location_offset(d->caches[d->cache_count - 1].at) >= keep) {
+        wefti_cache_of *x = &d->caches[--d->cache_count];
+        wefti_disk_cache_close(x->cache);
+        if (wefti_stream_exposes(d->copies)) wefti_stream_conceal(d->copies, &x->memory, 1);
+    }
+}
+
+weft_status wefti_move_rows(wefti_rank_device *d, const wefti_disk_table *table, bool reads,
+                            int64_t count) {
+    for (int64_t i = 0; i < d->cache_count; i++) {
+        int64_t first;
+        const int part = wefti_disk_cache_part(d->caches[i].cache, table, &first);
+        if (part < 0) continue;
+        for (int64_t k = 0; k < count; k++) d->places[k].row += (int32_t)first;
+        return wefti_disk_cache_move(d->caches[i].cache, part, reads, d->places, count, d->staging);
+    }
+    return wefti_disk_rows_move(table, reads, d->places, count, d->staging);
+}
+
+wefti_row_counts wefti_rank_device_row_counts(const wefti_rank_device *d) {
+    wefti_row_counts all = {0};
+    for (int64_t i = 0; i < d->cache_count; i++) {
+        const wefti_row_counts one = wefti_disk_cache_counts(d->caches[i].cache);
+        all.hits += one.hits;
+        all.misses += one.misses;
+        all.written += one.written;
+    }
+    return all;
+}
