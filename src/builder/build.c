@@ -216,6 +216,8 @@ static weft_status compute_pass(wefti_emitter *b, wefti_section s, int32_t first
     bool last = first + copies == b->dec->micros;
     b->last_part = -1;
     wefti_reduce_begin(b, last && completes(b, s));
+    b->now_micro = first;
+    WEFT_TRY(wefti_rows_ahead(b, s, first));
     for (int32_t k = 0; k < b->dec->call_count; k++) {
         if (b->dec->calls[k].fused) fused = k;
         for (int32_t c = 0; c < copies; c++) {

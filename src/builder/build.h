@@ -406,7 +406,9 @@ weft_status wefti_rows_return(wefti_emitter *b, wefti_section s, int32_t value,
 bool wefti_rows_looked_up(const wefti_emitter *b, int32_t call, int32_t value, bool backward);
 weft_status wefti_rows_body(wefti_emitter *b, const wefti_call_plan *call, bool backward,
                             const weft_body **body) WEFT_CHECKED;
-/* Copies these rows to a new buffer of device memory. */
+/* A pass begins: begins to copy the rows that its forward calls look up by inputs. */
+weft_status wefti_rows_ahead(wefti_emitter *b, wefti_section s, int32_t micro) WEFT_CHECKED;
+/* Copies the rows that a call looks up to a new buffer of device memory, or waits for the copy. */
 weft_status wefti_rows_look_up(wefti_emitter *b, wefti_section s, int32_t call, int32_t value,
                                bool backward, int32_t micro, int32_t *out) WEFT_CHECKED;
 

@@ -20,25 +20,26 @@ typedef struct wefti_buffer_ref {
 
 /* What a move is for, which says when it must be waited for. */
 typedef enum wefti_flight_use {
-    WEFTI_FLIGHT_GATHER,    /* a parameter, for a later call: before that call. owner: the value */
-    WEFTI_FLIGHT_PACK,      /* likewise, of several in one message. owner: -1 */
-    WEFTI_FLIGHT_SAVED,     /* a saved block or a gradient from a tier below device memory: before
-                               what reads it. owner: its buffer in that tier */
-    WEFTI_FLIGHT_OPERAND,   /* a parameter from a tier below device memory, for a later call: before
-                               that call. owner: the value */
-    WEFTI_FLIGHT_SEND,      /* a value to another stage: before as many later ones as its edge has
-                               channels for. owner: wefti_flight_edge */
-    WEFTI_FLIGHT_BUDDY,     /* a message between buddies: before a number of later ones. owner: the
-                               message */
-    WEFTI_FLIGHT_FETCH,     /* what an update needs, to the memory in which it runs: before the
-                               update. owner: the number of the slice */
-    WEFTI_FLIGHT_STORE,     /* back again: before another one, or at the section's end. owner: -1;
-                               a saved block or a gradient, behind the next pass. owner: its
-                               buffer there */
-    WEFTI_FLIGHT_NOW,       /* at once. owner: -1 */
-    WEFTI_FLIGHT_GRADIENTS, /* a bucket: before its update, or when more must be in flight. owner:
-                               the bucket */
-    WEFTI_FLIGHT_PARAMETERS,       /* updated ones: before the next pass. owner: -1 */
+    WEFTI_FLIGHT_GATHER,  /* a parameter, for a later call: before that call. owner: the value */
+    WEFTI_FLIGHT_PACK,    /* likewise, of several in one message. owner: -1 */
+    WEFTI_FLIGHT_SAVED,   /* a saved block or a gradient from a tier below device memory: before
+                             what reads it. owner: its buffer in that tier */
+    WEFTI_FLIGHT_OPERAND, /* a parameter from a tier below device memory, for a later call: before
+                             that call. owner: the value */
+    WEFTI_FLIGHT_ROWS,    /* rows that a later call looks up: before that call. owner: the table */
+    WEFTI_FLIGHT_SEND,    /* a value to another stage: before as many later ones as its edge has
+                             channels for. owner: wefti_flight_edge */
+    WEFTI_FLIGHT_BUDDY,   /* a message between buddies: before a number of later ones. owner: the
+                             message */
+    WEFTI_FLIGHT_FETCH,   /* what an update needs, to the memory in which it runs: before the
+                             update. owner: the number of the slice */
+    WEFTI_FLIGHT_STORE,   /* back again: before another one, or at the section's end. owner: -1;
+                             a saved block or a gradient, behind the next pass. owner: its
+                             buffer there */
+    WEFTI_FLIGHT_NOW,     /* at once. owner: -1 */
+    WEFTI_FLIGHT_GRADIENTS,  /* a bucket: before its update, or when more must be in flight. owner:
+                                the bucket */
+    WEFTI_FLIGHT_PARAMETERS, /* updated ones: before the next pass. owner: -1 */
     WEFTI_FLIGHT_PACKED_PARAMETERS /* likewise, of several in one message. owner: -1 */
 } wefti_flight_use;
 

@@ -525,22 +525,20 @@ bool wefti_rows_looked_up(const wefti_emitter *b, int32_t k, int32_t v, bool bac
     return find_look_up(b, &b->dec->calls[k], v, backward, &x);
 }
 
-weft_status wefti_rows_look_up(wefti_emitter *b, wefti_section s, int32_t k, int32_t v,
-                               bool backward, int32_t micro, int32_t *out) {
-    const wefti_call_plan *call = &b->dec->calls[k];
+/* Begins to bring the rows that a call looks up. *out: their buffer. */
+static weft_status begin_look_up(wefti_emitter *b, wefti_section s, wefti_flight_use use,
+                                 const table_look_up *x, const weft_body *body, int32_t v,
+                                 int32_t micro, int32_t *out) {
     const wefti_value_info *info = &b->root->values[v];
-    table_look_up x;
-    (void)find_look_up(b, call, v, backward, &x);
-    const weft_body *body = body_of(b, call, backward);
-    const weft_desc *ids = &body->values[body->in[x.ids]].desc,
-                    *table = &body->values[body->in[x.table]].desc;
-    wefti_flight f = {.use = WEFTI_FLIGHT_NOW,
-                      .owner = -1,
+    const weft_desc *ids = &body->values[body->in[x->ids]].desc,
+                    *table = &body->values[body->in[x->table]].desc;
+    wefti_flight f = {.use = use,
+                      .owner = use == WEFTI_FLIGHT_ROWS ? v : -1,
                       .name = info->name,
                       .source = {b->param_buffer[v], 0},
-                      .rows = x.places,
+                      .rows = x->places,
                       .row_bytes = weft_desc_bytes(table) / table->shape[0]};
-    WEFT_TRY(wefti_buffer_add(b, x.places * (int64_t)sizeof(int32_t),
+    WEFT_TRY(wefti_buffer_add(b, x->places * (int64_t)sizeof(int32_t),
                               wefti_build_name(b, "rows to look up in ", info->name),
                               &f.named.buffer));
     WEFT_TRY(wefti_buffer_add(b, f.rows * f.row_bytes, wefti_build_name(b, "rows of ", info->name),
@@ -549,9 +547,39 @@ weft_status wefti_rows_look_up(wefti_emitter *b, wefti_section s, int32_t k, int
     WEFT_TRY(
         call_op(b, s, WEFTI_OTHER, info->name, "rows_find", 1, ids,
                 (wefti_attr[]){WEFTI_I(vocab, table->shape[0]), {0}},
-                (wefti_buffer_ref[]){{*wefti_build_value(b, micro, x.ids_value), 0}, f.named}));
+                (wefti_buffer_ref[]){{*wefti_build_value(b, micro, x->ids_value), 0}, f.named}));
     f.destination.buffer = *out;
-    WEFT_TRY(wefti_flight_rows(b, s, f, table->shape[0], &b->rows_move[v]));
+    return wefti_flight_rows(b, s, f, table->shape[0], &b->rows_move[v]);
+}
+
+weft_status wefti_rows_ahead(wefti_emitter *b, wefti_section s, int32_t micro) {
+    for (int32_t k = 0; k < b->dec->call_count; k++) {
+        const wefti_call_plan *call = &b->dec->calls[k];
+        for (int i = 0; i < call->node->inputs && call->mine && !call->on_host; i++) {
+            const int32_t v = call->node->in[i];
+            int32_t unused;
+            table_look_up x;
+            if (wefti_flight_find(b, WEFTI_FLIGHT_ROWS, v) < 0 &&
+                find_look_up(b, call, v, false, &x) &&
+                b->root->values[x.ids_value].kind == WEFTI_VALUE_INPUT)
+                WEFT_TRY(begin_look_up(b, s, WEFTI_FLIGHT_ROWS, &x, body_of(b, call, false), v,
+                                       micro, &unused));
+        }
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_rows_look_up(wefti_emitter *b, wefti_section s, int32_t k, int32_t v,
+                               bool backward, int32_t micro, int32_t *out) {
+    const wefti_call_plan *call = &b->dec->calls[k];
+    const int32_t ahead = wefti_flight_find(b, WEFTI_FLIGHT_ROWS, v);
+    table_look_up x;
+    if (ahead >= 0) {
+        *out = b->flights[ahead].destination.buffer;
+        return wefti_flight_wait(b, s, ahead);
+    }
+    (void)find_look_up(b, call, v, backward, &x);
+    WEFT_TRY(begin_look_up(b, s, WEFTI_FLIGHT_NOW, &x, body_of(b, call, backward), v, micro, out));
     return wefti_flight_arrive(b, s);
 }
 

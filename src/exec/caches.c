@@ -74,16 +74,16 @@ void wefti_close_caches(wefti_rank_device *d, int64_t keep) {
     }
 }
 
-weft_status wefti_move_rows(wefti_rank_device *d, const wefti_disk_table *table, bool reads,
-                            int64_t count) {
+weft_status wefti_move_rows(const wefti_rank_device *d, wefti_row_move *m) {
     for (int64_t i = 0; i < d->cache_count; i++) {
         int64_t first;
-        const int part = wefti_disk_cache_part(d->caches[i].cache, table, &first);
+        const int part = wefti_disk_cache_part(d->caches[i].cache, &m->table, &first);
         if (part < 0) continue;
-        for (int64_t k = 0; k < count; k++) d->places[k].row += (int32_t)first;
-        return wefti_disk_cache_move(d->caches[i].cache, part, reads, d->places, count, d->staging);
+        for (int64_t k = 0; k < m->count; k++) m->places[k].row += (int32_t)first;
+        return wefti_disk_cache_move(d->caches[i].cache, part, m->reads, m->places, m->count,
+                                     d->staging);
     }
-    return wefti_disk_rows_move(table, reads, d->places, count, d->staging);
+    return wefti_disk_rows_move(&m->table, m->reads, m->places, m->count, d->staging);
 }
 
 wefti_row_counts wefti_rank_device_row_counts(const wefti_rank_device *d) {

@@ -47,32 +47,6 @@ static weft_status end_file(wefti_rank_device *d, int64_t i) {
 
 /* ---- rows ---- */
 
-/* Whether a program moves rows. They are of files if the device has any. */
-static bool has_rows(const wefti_program *p) {
-    for (int32_t m = 0; m < p->move_count; m++)
-        if (p->moves[m].rows) return true;
-    return false;
-}
-
-weft_status wefti_bind_rows(wefti_rank_device *d, const wefti_program *p) {
-    int64_t most = d->row_cap;
-    if (!d->staging && d->directory && has_rows(p)) {
-        d->staging = wefti_alloc(WEFTI_ROWS_STAGING);
-        WEFT_REQUIRE(d->staging, WEFT_E_NOMEM, "no memory for %d bytes of rows of files",
-                     WEFTI_ROWS_STAGING);
-    }
-    for (int32_t m = 0; m < p->move_count; m++) wefti_keep_most(&most, p->moves[m].rows);
-    if (most == d->row_cap) return WEFT_OK;
-    int32_t *more = wefti_realloc(d->rows, (size_t)most * sizeof *more);
-    if (more) d->rows = more;
-    wefti_row_place *places = wefti_realloc(d->places, (size_t)most * sizeof *places);
-    if (places) d->places = places;
-    WEFT_REQUIRE(more && places, WEFT_E_NOMEM, "no memory for the numbers of %lld rows",
-                 (long long)most);
-    d->row_cap = most;
-    return WEFT_OK;
-}
-
 /* The rows of a copy: their numbers in the table, for the host. The device computes them, so its
  * work must be done. */
 static weft_status read_rows(wefti_rank_device *d, const wefti_step *step, int64_t count) {
@@ -82,32 +56,39 @@ static weft_status read_rows(wefti_rank_device *d, const wefti_step *step, int64
     return wefti_stream_finish(d->stream);
 }
 
-/* Reads or writes rows of a file, to or from `memory`. Ends all that it begins. */
-static weft_status copy_file_rows(wefti_rank_device *d, const wefti_program_move *move,
-                                  wefti_location table, unsigned char *memory, bool reads) {
+/* Begins a copy of rows of a file. The queue's thread and the kernel touch the memory, so the work
+ * before must be done. */
+static weft_status post_file_rows(wefti_rank_device *d, const wefti_program_move *move,
+                                  const wefti_step *step, wefti_location table,
+                                  wefti_location memory) {
+    wefti_row_move *m = &d->row_moves[step->move];
     const wefti_arena_block *block = wefti_arena_block_of(
         &d->arenas[WEFTI_SPACE_DISK][wefti_location_term(table)], wefti_location_offset(table));
-    const wefti_disk_table rows = {.file = block->file,
-                                   .begin = wefti_location_offset(table) - block->begin,
-                                   .row_bytes = move->row_bytes};
-    int64_t count = 0;
+    unsigned char *rows = wefti_rank_device_at(d, memory);
+    const wefti_byte_range range = {rows, move->rows * move->row_bytes};
+    WEFT_REQUIRE(!m->memory.memory, WEFT_E_BUG, "'%s' is copied twice at once", step->name);
+    m->reads = wefti_step_fetches(step);
+    m->table = (wefti_disk_table){.file = block->file,
+                                  .begin = wefti_location_offset(table) - block->begin,
+                                  .row_bytes = move->row_bytes};
+    m->posted_ns = d->trace ? wefti_now_ns() : 0;
+    m->count = 0;
     for (int64_t i = 0; i < move->rows; i++)
         if (d->rows[i] >= 0)
-            d->places[count++] = (wefti_row_place){d->rows[i], memory + i * move->row_bytes};
-    return wefti_move_rows(d, &rows, reads, count);
-}
-
-/* Rows of a table on the disk. The copy has ended when this returns. */
-static weft_status copy_rows_of_file(wefti_rank_device *d, const wefti_program_move *move,
-                                     wefti_location table, wefti_location memory, bool reads) {
-    const wefti_byte_range range = {wefti_rank_device_at(d, memory), move->rows * move->row_bytes};
+            m->places[m->count++] = (wefti_row_place){d->rows[i], rows + i * move->row_bytes};
     WEFT_TRY(wefti_stream_follow(d->copies, d->stream, d->copies_begin));
     WEFT_TRY(wefti_stream_finish(d->copies));
     if (wefti_stream_exposes(d->copies))
         WEFT_TRY(wefti_stream_expose(d->copies, WEFTI_SPACE_DEVICE, &range, 1));
-    const weft_status status =
-        copy_file_rows(d, move, table, wefti_rank_device_at(d, memory), reads);
-    if (wefti_stream_exposes(d->copies)) wefti_stream_conceal(d->copies, &range, 1);
+    m->memory = range;
+    wefti_row_move_begin(d, m);
+    return WEFT_OK;
+}
+
+static weft_status end_file_rows(wefti_rank_device *d, wefti_row_move *m) {
+    const weft_status status = wefti_row_move_end(d, m);
+    if (wefti_stream_exposes(d->copies)) wefti_stream_conceal(d->copies, &m->memory, 1);
+    m->memory.memory = NULL;
     return status;
 }
 
@@ -139,8 +120,7 @@ static weft_status zero_rest(wefti_rank_device *d, const wefti_program_move *mov
 /* Begins a copy of rows. Only the named rows move, and they stand before the others. */
 static weft_status post_rows(wefti_rank_device *d, const wefti_program_move *move,
                              const wefti_step *step) {
-    const bool reads = wefti_step_fetches(step),
-               on_disk = wefti_step_tier(step) == WEFTI_SPACE_DISK;
+    const bool reads = wefti_step_fetches(step);
     const wefti_location from = wefti_argument_location(d, step, 0),
                          to = wefti_argument_location(d, step, 1), table = reads ? from : to,
                          memory = reads ? to : from;
@@ -150,13 +130,12 @@ static weft_status post_rows(wefti_rank_device *d, const wefti_program_move *mov
     while (count < move->rows && d->rows[count] >= 0) count++;
     if (reads) wefti_rank_device_observe(d, memory, move->rows * move->row_bytes);
     if (reads) WEFT_TRY(zero_rest(d, move, memory, count));
-    WEFT_TRY(on_disk ? copy_rows_of_file(d, move, table, memory, reads)
-                     : copy_rows_of_host(d, move, table, memory, reads));
+    if (wefti_step_tier(step) == WEFTI_SPACE_DISK)
+        return post_file_rows(d, move, step, table, memory);
+    WEFT_TRY(copy_rows_of_host(d, move, table, memory, reads));
     if (d->trace)
-        wefti_trace_event(d->trace, d->rank,
-                          on_disk ? WEFTI_TRACK_COMMUNICATION : WEFTI_TRACK_KERNELS,
-                          wefti_copy_text(step), step->name, begin, wefti_now_ns(), 0,
-                          (double)(count * move->row_bytes));
+        wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_KERNELS, wefti_copy_text(step), step->name,
+                          begin, wefti_now_ns(), 0, (double)(count * move->row_bytes));
     return WEFT_OK;
 }
 
@@ -178,12 +157,24 @@ static weft_status wait_file(wefti_rank_device *d, const wefti_step *step) {
     return WEFT_OK;
 }
 
+static weft_status wait_file_rows(wefti_rank_device *d, const wefti_step *step) {
+    wefti_row_move *m = &d->row_moves[step->move];
+    WEFT_TRY(name_copy(end_file_rows(d, m), step));
+    if (d->trace)
+        wefti_trace_event(d->trace, d->rank, WEFTI_TRACK_COMMUNICATION, wefti_copy_text(step),
+                          step->name, m->posted_ns, wefti_now_ns(), 0,
+                          (double)(m->count * m->table.row_bytes));
+    return WEFT_OK;
+}
+
 weft_status wefti_end_copies(wefti_rank_device *d, weft_status failure) {
     wefti_failure first;
     wefti_failure_keep(failure, &first);
     bool others = wefti_stream_finish(d->copies) < 0;
     while (d->file_count)
         if (end_file(d, 0) < 0) others = true;
+    for (int64_t m = 0; m < d->row_move_count; m++)
+        if (d->row_moves[m].memory.memory && end_file_rows(d, &d->row_moves[m]) < 0) others = true;
     return others ? wefti_failure_tell(&first) : failure;
 }
 
@@ -212,7 +203,7 @@ weft_status wefti_post_copy(wefti_rank_device *d, const wefti_program_move *move
 
 weft_status wefti_wait_copy(wefti_rank_device *d, const wefti_program_move *move,
                             const wefti_step *step) {
-    if (move->rows && wefti_step_tier(step) == WEFTI_SPACE_DISK) return WEFT_OK;
+    if (move->rows && wefti_step_tier(step) == WEFTI_SPACE_DISK) return wait_file_rows(d, step);
     if (wefti_step_tier(step) == WEFTI_SPACE_DISK) return wait_file(d, step);
     return wefti_stream_follow(d->stream, d->copies, d->copied);
 }

@@ -143,6 +143,7 @@ void wefti_rank_device_destroy(wefti_rank_device *d) {
     if (!d) return;
     wefti_unbind(d, NULL);
     wefti_free(d->bindings);
+    wefti_row_queue_stop(d);
     wefti_close_caches(d, 0);
     wefti_free(d->caches);
     for (int space = 0; space < WEFTI_SPACES; space++)
@@ -162,8 +163,6 @@ void wefti_rank_device_destroy(wefti_rank_device *d) {
     wefti_free(d->finding);
     wefti_free(d->files);
     wefti_free(d->rows);
-    wefti_free(d->places);
-    wefti_free(d->staging);
     wefti_free(d->directory);
     wefti_free(d);
 }

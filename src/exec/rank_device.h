@@ -32,6 +32,21 @@ typedef struct wefti_file_move {
     int64_t posted_ns;
 } wefti_file_move;
 
+/* A copy of rows of a file. */
+typedef struct wefti_row_move wefti_row_move;
+struct wefti_row_move {
+    wefti_row_move *next; /* in the queue */
+    bool over;            /* of the queue's lock */
+    bool reads;
+    wefti_disk_table table;
+    wefti_row_place *places; /* [cap] */
+    int64_t count, cap;
+    wefti_byte_range memory; /* device memory, exposed until the wait; NULL: not under way */
+    int64_t posted_ns;
+    wefti_failure failure;
+};
+typedef struct wefti_row_queue wefti_row_queue;
+
 /* A cache for rows of files, and its host memory. */
 typedef struct wefti_cache_of {
     wefti_location at;
@@ -56,11 +71,13 @@ struct wefti_rank_device {
     int64_t disk_limit;                 /* of their bytes; 0: none */
     wefti_file_move *files;             /* reads and writes under way, the oldest first */
     int64_t file_count, file_cap;
-    int32_t *rows;           /* the rows of a copy, */
-    wefti_row_place *places; /* and those of a file */
+    int32_t *rows; /* the rows of a copy */
     int64_t row_cap;
-    void *staging;          /* of rows of files; NULL: none move */
-    wefti_cache_of *caches; /* in the order of their places */
+    wefti_row_move *row_moves; /* of rows of files, by the program's move */
+    int64_t row_move_count, row_move_cap;
+    wefti_row_queue *row_queue; /* NULL: no program moves rows of files */
+    void *staging;              /* of its thread */
+    wefti_cache_of *caches;     /* in the order of their places */
     int64_t cache_count, cache_cap;
     wefti_device_arena arenas[WEFTI_SPACES][WEFTI_TERMS];
     wefti_binding *bindings;
@@ -119,8 +136,6 @@ void wefti_unbind(wefti_rank_device *d, const wefti_program *program);
 
 /* ---- copies.c ---- */
 
-/* Makes room for the numbers of rows that a program's copies name. */
-weft_status wefti_bind_rows(wefti_rank_device *d, const wefti_program *program) WEFT_CHECKED;
 /* Begins a copy between spaces, and ends the oldest one of a move. */
 weft_status wefti_post_copy(wefti_rank_device *d, const wefti_program_move *move,
                             const wefti_step *step) WEFT_CHECKED;
@@ -131,10 +146,21 @@ weft_status wefti_bind_caches(wefti_rank_device *d, const wefti_program *program
 /* Closes those that lie at byte `keep` of persistent host memory, or behind it. Call it while files
  * and memory are there. */
 void wefti_close_caches(wefti_rank_device *d, int64_t keep);
-/* Reads or writes the first `count` rows of d->places, by way of the table's cache if it has one.
- */
-weft_status wefti_move_rows(wefti_rank_device *d, const wefti_disk_table *table, bool reads,
-                            int64_t count) WEFT_CHECKED;
+/* Reads or writes rows, by way of the table's cache if it has one. */
+weft_status wefti_move_rows(const wefti_rank_device *d, wefti_row_move *move) WEFT_CHECKED;
+
+/* ---- row_queue.c ---- */
+
+/* Makes room for the rows that a program's copies name. */
+weft_status wefti_bind_rows(wefti_rank_device *d, const wefti_program *program) WEFT_CHECKED;
+/* Begins one of d->row_moves, which is not under way. They run one after the other. end: waits. */
+void wefti_row_move_begin(wefti_rank_device *d, wefti_row_move *move);
+weft_status wefti_row_move_end(wefti_rank_device *d, wefti_row_move *move) WEFT_CHECKED;
+/* Ends the thread. No copy is under way. */
+void wefti_row_queue_stop(wefti_rank_device *d);
+
+/* ---- copies.c ---- */
+
 /* Ends all copies that a failed section has posted. Returns `failure`. */
 weft_status wefti_end_copies(wefti_rank_device *d, weft_status failure) WEFT_CHECKED;
 

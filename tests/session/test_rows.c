@@ -516,6 +516,60 @@ static void caches_are_counted(void **state) {
     weft_graph_destroy(g);
 }
 
+/* The copies of all tables' rows begin before any call computes. */
+static void look_ups_begin_with_the_pass(void **state) {
+    (void)state;
+    const trial t = {.kind = WEFT_ADAM,
+                     .dtype = WEFT_F32,
+                     .devices = 1,
+                     .batch = 2,
+                     .seq = 3,
+                     .parameters = WEFT_TIER_DISK};
+    weft_graph *g;
+    weft_session *s = session_for(&t, WEFT_ROWS_AUTO, &g);
+    const wefti_program *p = s->views[0]->programs[0];
+    int posts = 0;
+    for (int32_t i = 0; p->steps[0][i].phase != WEFTI_FORWARD; i++) {
+        const wefti_program_move *copy = wefti_step_copy(p, &p->steps[0][i]);
+        posts += p->steps[0][i].kind == WEFTI_STEP_POST && copy && copy->rows > 0;
+    }
+    assert_int_equal(posts, 2);
+    weft_session_destroy(s);
+    weft_graph_destroy(g);
+}
+
+/* Each call of the disk fails in turn: the step says so, and names the table. */
+static void failed_copies_are_told(void **state) {
+    (void)state;
+    const trial t = {.kind = WEFT_ADAM,
+                     .dtype = WEFT_F32,
+                     .devices = 1,
+                     .batch = 2,
+                     .seq = 3,
+                     .parameters = WEFT_TIER_DISK,
+                     .states = WEFT_TIER_DISK,
+                     .cache = 300};
+    for (int64_t nth = 0; nth < 30; nth += 3) {
+        weft_graph *g;
+        weft_session *s = session_for(&t, WEFT_ROWS_AUTO, &g);
+        feed_ids(s, &t, 0);
+        ASSERT_OK(weft_session_step(s, 0.1, NULL));
+        feed_ids(s, &t, 1);
+        wefti_fault_arm(WEFTI_FAULT_IO, nth, true, EIO);
+        const weft_status status = weft_session_step(s, 0.1, NULL);
+        const bool failed = wefti_fault_count(WEFTI_FAULT_IO) > nth;
+        wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+        assert_int_equal(status, failed ? WEFT_E_IO : WEFT_OK);
+        if (failed) ASSERT_FACTS(weft_error_message(), "offset");
+        if (failed)
+            assert_true(strstr(weft_error_message(), "wide") ||
+                        strstr(weft_error_message(), "second"));
+        assert_true(failed || nth > 3);
+        weft_session_destroy(s);
+        weft_graph_destroy(g);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_have_the_bits_of_dense_gradients),
@@ -525,6 +579,8 @@ int main(void) {
         cmocka_unit_test(tiers_change_no_bits),
         cmocka_unit_test(device_memory_holds_rows_alone),
         cmocka_unit_test(caches_are_counted),
+        cmocka_unit_test(look_ups_begin_with_the_pass),
+        cmocka_unit_test(failed_copies_are_told),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

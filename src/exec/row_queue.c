@@ -1,0 +1,113 @@
+/* Copies of rows of files run in a thread of their own, one after the other: the device goes on
+ * with other steps between the post and the wait. The thread starts with the first program that has
+ * such copies. */
+#include "base/memory.h"
+#include "base/number.h"
+#include "base/thread.h"
+#include "exec/rank_device.h"
+
+struct wefti_row_queue {
+    pthread_t thread;
+    pthread_mutex_t lock; /* of all below */
+    pthread_cond_t work, done;
+    wefti_row_move *first, *last; /* that have not ended */
+    bool closing;
+};
+
+static void *run(void *context) {
+    wefti_rank_device *d = context;
+    wefti_row_queue *q = d->row_queue;
+    (void)pthread_mutex_lock(&q->lock);
+    for (;;) {
+        while (!q->first && !q->closing) (void)pthread_cond_wait(&q->work, &q->lock);
+        wefti_row_move *m = q->first;
+        if (!m) break;
+        (void)pthread_mutex_unlock(&q->lock);
+        wefti_failure_keep(wefti_move_rows(d, m), &m->failure);
+        (void)pthread_mutex_lock(&q->lock);
+        q->first = m->next;
+        m->over = true;
+        (void)pthread_cond_broadcast(&q->done);
+    }
+    (void)pthread_mutex_unlock(&q->lock);
+    return NULL;
+}
+
+static weft_status start(wefti_rank_device *d) {
+    wefti_row_queue *q;
+    WEFT_NEW(q, wefti_row_queue);
+    (void)pthread_mutex_init(&q->lock, NULL);
+    (void)pthread_cond_init(&q->work, NULL);
+    (void)pthread_cond_init(&q->done, NULL);
+    d->row_queue = q;
+    d->staging = wefti_alloc(WEFTI_ROWS_STAGING);
+    const int error = d->staging ? wefti_thread_start(&q->thread, run, d) : 0;
+    if (d->staging && !error) return WEFT_OK;
+    wefti_free(q);
+    wefti_free(d->staging);
+    d->row_queue = d->staging = NULL;
+    WEFT_FAIL(WEFT_E_NOMEM, "no memory or no thread for rows of files");
+}
+
+void wefti_row_queue_stop(wefti_rank_device *d) {
+    wefti_row_queue *q = d->row_queue;
+    for (int32_t m = 0; m < d->row_move_count; m++) wefti_free(d->row_moves[m].places);
+    wefti_free(d->row_moves);
+    if (!q) return;
+    (void)pthread_mutex_lock(&q->lock);
+    q->closing = true;
+    (void)pthread_cond_broadcast(&q->work);
+    (void)pthread_mutex_unlock(&q->lock);
+    (void)pthread_join(q->thread, NULL);
+    (void)pthread_mutex_destroy(&q->lock);
+    (void)pthread_cond_destroy(&q->work);
+    (void)pthread_cond_destroy(&q->done);
+    wefti_free(q);
+    wefti_free(d->staging);
+}
+
+weft_status wefti_bind_rows(wefti_rank_device *d, const wefti_program *p) {
+    int64_t most = d->row_cap;
+    for (int32_t m = 0; m < p->move_count; m++) wefti_keep_most(&most, p->moves[m].rows);
+    if (most == 0) return WEFT_OK;
+    int32_t *more = wefti_realloc(d->rows, (size_t)most * sizeof *more);
+    WEFT_REQUIRE(more, WEFT_E_NOMEM, "no memory for the numbers of %lld rows", (long long)most);
+    d->rows = more;
+    d->row_cap = most;
+    if (!d->directory) return WEFT_OK;
+    if (!d->row_queue) WEFT_TRY(start(d));
+    for (int64_t count = d->row_move_count; count < p->move_count; count = d->row_move_count) {
+        WEFT_TRY(WEFT_GROW(d->row_moves, count, d->row_move_cap));
+        d->row_moves[d->row_move_count++] = (wefti_row_move){.places = NULL};
+    }
+    for (int32_t m = 0; m < p->move_count; m++) {
+        wefti_row_move *x = &d->row_moves[m];
+        if (p->moves[m].rows <= x->cap) continue;
+        wefti_row_place *places =
+            wefti_realloc(x->places, (size_t)p->moves[m].rows * sizeof *places);
+        WEFT_REQUIRE(places, WEFT_E_NOMEM, "no memory for the places of %lld rows",
+                     (long long)p->moves[m].rows);
+        x->places = places;
+        x->cap = p->moves[m].rows;
+    }
+    return WEFT_OK;
+}
+
+void wefti_row_move_begin(wefti_rank_device *d, wefti_row_move *m) {
+    wefti_row_queue *q = d->row_queue;
+    m->next = NULL;
+    m->over = false;
+    (void)pthread_mutex_lock(&q->lock);
+    *(q->first ? &q->last->next : &q->first) = m;
+    q->last = m;
+    (void)pthread_cond_signal(&q->work);
+    (void)pthread_mutex_unlock(&q->lock);
+}
+
+weft_status wefti_row_move_end(wefti_rank_device *d, wefti_row_move *m) {
+    wefti_row_queue *q = d->row_queue;
+    (void)pthread_mutex_lock(&q->lock);
+    while (!m->over) (void)pthread_cond_wait(&q->done, &q->lock);
+    (void)pthread_mutex_unlock(&q->lock);
+    return m->failure.status < 0 ? wefti_failure_tell(&m->failure) : WEFT_OK;
+}
