@@ -57,7 +57,7 @@ class Steps:
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss
+        return loss.detach()
 
 
 def main():
