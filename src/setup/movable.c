@@ -235,7 +235,11 @@ static weft_status add_tensors(movable_walk *w, int32_t begin) {
     for (int32_t i = 0; i < w->p->tensor_count; i++) {
         const wefti_tensor *t = &w->p->tensors[i];
         const int32_t group = group_of(w, t);
-        if (group < 0 || wefti_location_space(t->home) != WEFTI_SPACE_DEVICE) continue;
+        if (group < 0) continue;
+        if (wefti_location_space(t->home) != WEFTI_SPACE_DEVICE) {
+            w->m->below[group] = w->m->below[group] || t->role == WEFTI_TENSOR_PARAM;
+            continue;
+        }
         const int what =
             t->role == WEFTI_TENSOR_OPTIMIZER ? WEFT_OFFLOAD_OPTIMIZER : WEFT_OFFLOAD_PARAMETERS;
         const int32_t c = what * groups + group;
@@ -720,6 +724,12 @@ static weft_status add_class(movable_walk *w, const wefti_rank_class *c, int32_t
     return WEFT_OK;
 }
 
+/* Whether an op on the host reads the parameter: it lies there, but no entry says so. */
+static bool is_hosted(const wefti_movable *m, const wefti_movable_name *x) {
+    return m->below[x->group] && !m->plan->optimizer.master &&
+           wefti_plan_tier(m->plan, WEFT_OFFLOAD_PARAMETERS, x->name) == WEFT_TIER_DEVICE;
+}
+
 /* A group of which the plan moves a part already stays as it is. So does a table that is updated by
  * rows: in another tier it would be updated whole, which can have another result. */
 static void allow(wefti_movable *m, const wefti_movable_costs *costs) {
@@ -735,12 +745,12 @@ static void allow(wefti_movable *m, const wefti_movable_costs *costs) {
             wefti_residency_candidate *c = &m->candidates[what * m->groups + x->group];
             const bool moves =
                 wefti_plan_tier(m->plan, (weft_offload)what, x->name) != WEFT_TIER_DEVICE;
-            const bool on_host =
-                (what == WEFT_OFFLOAD_PARAMETERS || what == WEFT_OFFLOAD_GRADIENTS) &&
-                wefti_plan_updates_on_host(m->plan, x->name);
+            const bool of_value = what == WEFT_OFFLOAD_PARAMETERS || what == WEFT_OFFLOAD_GRADIENTS;
+            const bool on_host = of_value && wefti_plan_updates_on_host(m->plan, x->name);
             const bool by_rows = what != WEFT_OFFLOAD_SAVED && m->by_rows[x->group];
             for (int t = 0; t < WEFTI_RESIDENCY_TIERS; t++)
-                if (moves || by_rows || (on_host && tiers[t] != WEFT_TIER_HOST) ||
+                if (moves || by_rows || (of_value && is_hosted(m, x)) ||
+                    (on_host && tiers[t] != WEFT_TIER_HOST) ||
                     (what == WEFT_OFFLOAD_PARAMETERS && m->plan->optimizer.master))
                     c->to[t].allowed = false;
         }
@@ -756,6 +766,7 @@ weft_status wefti_movable_problem(wefti_movable *m, const wefti_rank_classes *cl
             times += steps_of(classes->classes[c].programs[g]);
     WEFT_TRY(take(m->arena, times, sizeof *m->need, &m->need));
     WEFT_TRY(take(m->arena, m->groups, sizeof *m->by_rows, &m->by_rows));
+    WEFT_TRY(take(m->arena, m->groups, sizeof *m->below, &m->below));
     for (int32_t c = 0; c < classes->count; c++)
         WEFT_TRY(add_class(&w, &classes->classes[c], classes->graphs));
     allow(m, costs);

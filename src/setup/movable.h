@@ -33,6 +33,7 @@ typedef struct wefti_movable {
     const weft_plan *plan; /* the caller's; what it moves already is no candidate */
     wefti_residency_candidate *candidates;
     bool *by_rows; /* per group of parameters: it has a table that is updated by rows */
+    bool *below;   /* likewise: one of its parameters lies in a tier below device memory */
     int64_t *need;
     wefti_residency_span **spans; /* of each candidate */
     int64_t *span_cap;

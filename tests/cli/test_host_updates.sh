@@ -83,6 +83,10 @@ llama='model.family=llama model.layers=2 model.hidden=32 model.heads=2 model.con
 same rows $llama train.clip=0.5 train.accumulate=2
 # shellcheck disable=SC2086
 same rows-zero $llama --devices 2 parallel.optimizer.level=3 train.clip=0
+# A choice of what else moves leaves the table and its gradient there.
+# shellcheck disable=SC2086
+expect 0 'host_bytes' model job.yaml $llama model.vocab=1000 'parallel.place=[{match: "embed_tokens", on: host}]' memory.offload=auto \
+    memory.device=1500KiB memory.disk.path="$work" --json
 # A table that the head reads too: the head fetches it. Ops that share values, in the blocks of a model.
 host='parallel.place=[{match: "wte", on: host}]'
 same tied train.accumulate=2
