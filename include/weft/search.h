@@ -142,6 +142,7 @@ typedef struct weft_search_report {
     /* Constraints of the job that decide nothing of this plan, such as the schedule of a plan
      * without stages. NULL: all decide something. */
     char *idle_constraints;
+    char *moves; /* what memory.offload: auto moves, a line each; NULL: nothing */
 } weft_search_report;
 WEFT_API void weft_search_report_free(weft_search_report *report); /* NULL is legal */
 

@@ -175,6 +175,7 @@ void weft_search_report_free(weft_search_report *report) {
     wefti_free(report->degrees);
     wefti_free(report->least_bound);
     wefti_free(report->idle_constraints);
+    wefti_free(report->moves);
     for (int i = 0; i < report->alternative_count; i++) wefti_free(report->alternatives[i].degrees);
     wefti_free(report);
 }

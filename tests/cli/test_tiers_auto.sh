@@ -135,7 +135,9 @@ done
 # shellcheck disable=SC2086
 expect 1 'bytes' plan $search device.memory=$limit
 # shellcheck disable=SC2086
-expect 0 'disk|gap' plan $search $auto device.memory=$limit --out plan.json
+expect 0 'disk|gap|memory.offload|optimizer' plan $search $auto device.memory=$limit --out plan.json
+# shellcheck disable=SC2086
+expect 0 'split|memory.offload|optimizer' plan --why h.0 $search $auto device.memory=$limit
 [ "$(moved plan.json)" -gt 0 ] || fail 'the plan has no entry' plan.json
 
 # Bad input: no tier, a tier that is too small, a word that is none.

@@ -82,6 +82,10 @@ weft_status weft_job_search(const weft_job *job, weft_plan **out, weft_search_re
     const weft_status status = search(&b, out ? &plan : NULL);
     weft_search_report *report = b.report;
     b.report = NULL;
+    if (report) {
+        report->moves = b.search_notes;
+        b.search_notes = NULL;
+    }
     wefti_built_close(&b);
     wefti_setup_close(&alone);
     if (status < 0) {
