@@ -309,7 +309,7 @@ static void auto_is_the_best_choice(void **state) {
         assert_true(info.peak_bytes <= limit);
         assert_true(own * 100 <= best * 102);
         assert_int_equal(own > 0, part > 0);
-        if (part) ASSERT_FACTS(info.note, "memory.offload|auto|parameters|disk");
+        if (part) ASSERT_FACTS(info.note, "memory.offload|auto|parameters|to");
         weft_generator_close(g);
         weft_job_free(job);
     }
