@@ -58,9 +58,9 @@ struct wefti_device_table {
     weft_status (*fill)(wefti_stream *stream, void *to, wefti_space space, int byte, int64_t bytes);
     weft_status (*copy)(wefti_stream *stream, void *to, wefti_space to_space, const void *from,
                         wefti_space from_space, int64_t bytes);
-    /* to[i] += from[i] in device memory, for elements of `dtype`. */
-    weft_status (*add)(wefti_stream *stream, weft_dtype dtype, void *to, const void *from,
-                       int64_t elems);
+    /* to[i] += from[i] within a space, for elements of `dtype`. */
+    weft_status (*add)(wefti_stream *stream, wefti_space space, weft_dtype dtype, void *to,
+                       const void *from, int64_t elems);
     /* Not direct. The caller waits until all work of the stream is done. */
     weft_status (*finish)(wefti_stream *stream);
     /* Not direct. An event stands for the work that a stream has when the event is recorded.
@@ -155,9 +155,9 @@ static inline weft_status wefti_stream_copy(wefti_stream *s, void *to, wefti_spa
                                             int64_t bytes) {
     return s->device->table->copy(s, to, to_space, from, from_space, bytes);
 }
-static inline weft_status wefti_stream_add(wefti_stream *s, weft_dtype dtype, void *to,
-                                           const void *from, int64_t elems) {
-    return s->device->table->add(s, dtype, to, from, elems);
+static inline weft_status wefti_stream_add(wefti_stream *s, wefti_space space, weft_dtype dtype,
+                                           void *to, const void *from, int64_t elems) {
+    return s->device->table->add(s, space, dtype, to, from, elems);
 }
 
 /* ---- device memory and the host ---- */

@@ -138,12 +138,12 @@ static weft_status fill(wefti_stream *s, void *to, wefti_space space, int byte, 
     return status;
 }
 
-static weft_status add(wefti_stream *s, weft_dtype dtype, void *to, const void *from,
-                       int64_t elems) {
+static weft_status add(wefti_stream *s, wefti_space space, weft_dtype dtype, void *to,
+                       const void *from, int64_t elems) {
     int64_t bytes = elems * (int64_t)weft_dtype_bytes(dtype);
     wefti_byte_range ranges[] = {{to, bytes}, {from, bytes}};
-    WEFT_TRY(expose(s, WEFTI_SPACE_DEVICE, ranges, 2));
-    weft_status status = wefti_device_host.add(s, dtype, to, from, elems);
+    WEFT_TRY(expose(s, space, ranges, 2));
+    weft_status status = wefti_device_host.add(s, space, dtype, to, from, elems);
     conceal(s, ranges, 2);
     return status;
 }

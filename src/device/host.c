@@ -101,8 +101,9 @@ static void add_block(void *context, int64_t task, int thread) {
     }
 }
 
-static weft_status add(wefti_stream *s, weft_dtype dtype, void *to, const void *from,
-                       int64_t elems) {
+static weft_status add(wefti_stream *s, wefti_space space, weft_dtype dtype, void *to,
+                       const void *from, int64_t elems) {
+    (void)space;
     addition a = {dtype, to, from, elems};
     wefti_pool_run(s->pool, (elems + ADD_BLOCK - 1) / ADD_BLOCK, add_block, &a);
     return WEFT_OK;

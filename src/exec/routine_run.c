@@ -8,7 +8,7 @@ static weft_status run_move(const wefti_routine_call *c, const wefti_instruction
                         from = c->at(c->context, x->in[0], 0);
     wefti_stream *stream = c->run->stream;
     if (x->add)
-        return wefti_stream_add(stream, x->dtype, to.data, from.data,
+        return wefti_stream_add(stream, c->space, x->dtype, to.data, from.data,
                                 x->bytes / (int64_t)weft_dtype_bytes(x->dtype));
     if (x->bytes == 0) return WEFT_OK;
     return wefti_stream_copy(stream, to.data, to.space, from.data, from.space, x->bytes);

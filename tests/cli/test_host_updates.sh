@@ -77,7 +77,7 @@ expect 0 "\"host_moved_bytes\": $((4 * 16 * (2 * 4 + 2 * 32 * 4)))|\"host_bytes\
 kept=$(value host_bytes <out)
 [ "$kept" -gt $((4 * table)) ] && [ "$kept" -lt $((4 * table + 65536)) ] || fail "the host keeps $kept" out
 # shellcheck disable=SC2086
-expect 0 'embed  on the host|result of embed|fetch of 8.0 KiB' program job.yaml $llama "$host"
+expect 0 'host|result|8.0 KiB' program job.yaml $llama "$host"
 llama='model.family=llama model.layers=2 model.hidden=32 model.heads=2 model.context=16 model.tied=false'
 # shellcheck disable=SC2086
 same rows $llama train.clip=0.5 train.accumulate=2
@@ -100,7 +100,7 @@ expect 1 "place|embed.wte:embedding|parallel.copies" model job.yaml 'parallel.pl
 expect 1 "place|embed.wte|memory.offload|tier disk" model job.yaml 'parallel.place=[{match: "wte", on: host}]' memory.disk.path="$work" \
     'memory.offload=[{match: "wte*", what: parameters, to: disk}]'
 expect 1 "place|search|'*:update'" plan job.yaml parallel.mode=auto --devices 2 'parallel.place=[{match: "wte", on: host}]'
-expect 0 "place|no op 'wta'" model job.yaml 'parallel.place=[{match: "wta", on: host}]'
+expect 0 "place|wta" model job.yaml 'parallel.place=[{match: "wta", on: host}]'
 host='parallel.place=[{match: "*:update", on: host}]'
 expect 1 'parallel.place|host' model job.yaml 'parallel.place=[{match: "*:update", on: disk}]'
 # ---- masters on the host ----

@@ -70,10 +70,13 @@ static void test_work_of_a_stream_is_done_in_order(void **state) {
         ASSERT_OK(device_write(f.device, f.memory, one, sizeof one));
         ASSERT_OK(wefti_stream_copy(f.stream, f.memory + 64, WEFTI_SPACE_DEVICE, f.memory,
                                     WEFTI_SPACE_DEVICE, sizeof one));
-        ASSERT_OK(wefti_stream_add(f.stream, WEFT_F32, f.memory, f.memory + 64, 4));
-        ASSERT_OK(wefti_stream_add(f.stream, WEFT_F32, f.memory, f.memory + 64, 4));
+        ASSERT_OK(
+            wefti_stream_add(f.stream, WEFTI_SPACE_DEVICE, WEFT_F32, f.memory, f.memory + 64, 4));
+        ASSERT_OK(
+            wefti_stream_add(f.stream, WEFTI_SPACE_DEVICE, WEFT_F32, f.memory, f.memory + 64, 4));
         ASSERT_OK(wefti_stream_fill(f.stream, f.memory + 64, WEFTI_SPACE_DEVICE, 0, sizeof one));
-        ASSERT_OK(wefti_stream_add(f.stream, WEFT_F32, f.memory, f.memory + 64, 4));
+        ASSERT_OK(
+            wefti_stream_add(f.stream, WEFTI_SPACE_DEVICE, WEFT_F32, f.memory, f.memory + 64, 4));
         ASSERT_OK(wefti_stream_copy(f.stream, got, WEFTI_SPACE_HOST, f.memory, WEFTI_SPACE_DEVICE,
                                     sizeof got));
         ASSERT_OK(wefti_stream_finish(f.stream));
