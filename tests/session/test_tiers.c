@@ -413,7 +413,8 @@ static void places_change_nothing(void **state) {
     TEST_SEEDS(seed, 501, SANITIZED ? 16 : 48) run_places(seed, &all, &exact);
     print_message("%d copies; %d calls on the host; %d trials to the bit\n", all.copies,
                   all.host_calls, exact);
-    if (!test_one_seed()) assert_true(all.copies > 100 && all.host_calls > 100 && exact > 5);
+    if (!test_one_seed())
+        assert_true(all.copies > 100 && all.host_calls > 100 && exact > (SANITIZED ? 1 : 5));
 }
 
 /* ---- masters on the host ---- */
