@@ -187,20 +187,36 @@ static int next_tier(const bool tiers[WEFT_TIERS], int from) {
     return from;
 }
 
-static weft_status search_moved(wefti_joint_problem *p, const weft_plan *settings, weft_tier to,
-                                wefti_joint_answer *answer) {
+/* What a search moves as a whole if no plan fits. Parameters allow fewer optimizer levels, so they
+ * come last. */
+static const struct {
+    const char *text;
+    int count;
+    weft_offload what[4];
+} moved_kinds[] = {{"optimizer states", 1, {WEFT_OFFLOAD_OPTIMIZER}},
+                   {"optimizer states, gradients, saved blocks and parameters",
+                    4,
+                    {WEFT_OFFLOAD_OPTIMIZER, WEFT_OFFLOAD_GRADIENTS, WEFT_OFFLOAD_SAVED,
+                     WEFT_OFFLOAD_PARAMETERS}}};
+enum { MOVED_KINDS = sizeof moved_kinds / sizeof *moved_kinds };
+
+static weft_status search_moved(wefti_joint_problem *p, const weft_plan *settings, int kinds,
+                                weft_tier to, wefti_joint_answer *answer) {
     weft_plan *moved;
+    weft_status status = WEFT_OK;
     WEFT_TRY(wefti_plan_copy(settings, &moved));
     p->settings = moved;
-    weft_status status = weft_plan_offload(moved, "*", WEFT_OFFLOAD_OPTIMIZER, to);
+    p->moves_less = true;
+    for (int i = 0; i < moved_kinds[kinds].count && status >= 0; i++)
+        status = weft_plan_offload(moved, "*", moved_kinds[kinds].what[i], to);
     if (status >= 0) status = wefti_joint_search(p, answer);
     p->settings = settings;
     weft_plan_destroy(moved);
     return status;
 }
 
-/* With memory.offload: auto, optimizer states leave device memory if no plan fits with them.
- * wefti_built_offload then takes back those for which there is room. */
+/* With memory.offload: auto, optimizer states leave device memory if no plan fits with them, and
+ * then all that can. wefti_built_offload then takes back that for which there is room. */
 static weft_status search_tiers(const wefti_built *b, wefti_joint_problem *p,
                                 wefti_joint_answer *answer) {
     const weft_plan *settings = p->settings;
@@ -208,16 +224,17 @@ static weft_status search_tiers(const wefti_built *b, wefti_joint_problem *p,
     if (wefti_job_offloads_auto(b->job)) wefti_built_tiers(b, p->machine, tiers);
     p->plain = next_tier(tiers, 0) < WEFT_TIERS;
     weft_status status = wefti_joint_search(p, answer);
-    for (int to = next_tier(tiers, 0); status == WEFT_E_NOMEM && to < WEFT_TIERS;
-         to = next_tier(tiers, to + 1)) {
-        wefti_error_clear();
-        wefti_setup_note(b->setup,
-                         "memory.offload: auto: no plan fits so far: the search moves all "
-                         "optimizer states to tier %s",
-                         wefti_tier_words[to]);
-        p->plain = next_tier(tiers, to + 1) < WEFT_TIERS;
-        status = search_moved(p, settings, (weft_tier)to, answer);
-    }
+    for (int kinds = 0; kinds < MOVED_KINDS; kinds++)
+        for (int to = next_tier(tiers, 0); status == WEFT_E_NOMEM && to < WEFT_TIERS;
+             to = next_tier(tiers, to + 1)) {
+            wefti_error_clear();
+            wefti_setup_note(b->setup,
+                             "memory.offload: auto: no plan fits so far: the search moves all %s "
+                             "to tier %s",
+                             moved_kinds[kinds].text, wefti_tier_words[to]);
+            p->plain = kinds + 1 < MOVED_KINDS || next_tier(tiers, to + 1) < WEFT_TIERS;
+            status = search_moved(p, settings, kinds, (weft_tier)to, answer);
+        }
     return status;
 }
 

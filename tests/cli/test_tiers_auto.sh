@@ -140,6 +140,17 @@ expect 0 'disk|gap|memory.offload|optimizer' plan $search $auto device.memory=$l
 expect 0 'split|memory.offload|optimizer' plan --why h.0 $search $auto device.memory=$limit
 [ "$(moved plan.json)" -gt 0 ] || fail 'the plan has no entry' plan.json
 
+# If no plan fits with all states moved, the search moves all that can. No plan is faster than its lower bound, also
+# if it moves less than the search did.
+search="job.yaml model.family=llama model.hidden=64 model.heads=4 model.ffn=128 model.context=64 train.batch=2 train.clip=0 --machine v100"
+search="$search parallel.mode=auto parallel.search=joint memory.offload=auto --json"
+for model in 'layers=1 model.vocab=20000 device.memory=42MiB' 'layers=24 model.vocab=256 device.memory=7MiB'; do
+    # shellcheck disable=SC2086
+    expect 0 gap plan $search model.$model --out plan.json
+    value gap <out | awk '{ exit !($1 >= 0) }' || fail "$model: a plan is faster than the lower bound" out
+done
+grep -q '"what": "parameters"' plan.json || fail 'no parameter moves' plan.json
+
 # Bad input: no tier, a tier that is too small, a word that is none.
 # shellcheck disable=SC2086
 expect 1 'memory.offload|auto|device.memory|memory.disk.path' train $job memory.offload=auto device.memory=$((most / 2))

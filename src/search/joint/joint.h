@@ -90,8 +90,10 @@ typedef struct wefti_joint_problem {
     double seconds;             /* 0: no limit of time */
     double (*now)(void *clock); /* seconds, for the limit; NULL: the monotonic clock */
     void *clock;
-    bool by_bound; /* no guesses: each candidate is bounded with its state before it is walked */
-    bool plain;    /* if no plan fits, the message does not say which change would make one fit */
+    bool by_bound;   /* no guesses: each candidate is bounded with its state before it is walked */
+    bool plain;      /* if no plan fits, the message does not say which change would make one fit */
+    bool moves_less; /* plans may move less than the settings say: bounds hold for these too, but no
+                        step that was simulated does */
 } wefti_joint_problem;
 
 /* A candidate that was simulated. */

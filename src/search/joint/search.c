@@ -411,11 +411,22 @@ static const wefti_joint_item *least_bound(const wefti_joint_branch *s, double *
     return least;
 }
 
+static double bound_of_walked(const wefti_joint_branch *s) {
+    double least = INFINITY;
+    for (int64_t i = 0; i < s->numbered; i++) {
+        const wefti_joint_item *x = &s->items[i];
+        if (x->taken && wefti_joint_is_walked(x))
+            least = wefti_smaller(least, x->certain > 0 ? x->certain : x->bound);
+    }
+    return least;
+}
+
 static void note_bound(wefti_joint_branch *s) {
     double least;
     (void)least_bound(s, &least);
-    s->out->lower_bound_seconds = wefti_smaller(least, wefti_joint_best(s));
     s->out->exhausted = least * s->ratio >= wefti_joint_best(s);
+    if (s->j.problem->moves_less) least = wefti_smaller(least, bound_of_walked(s));
+    s->out->lower_bound_seconds = wefti_smaller(least, wefti_joint_best(s));
 }
 
 /* Walks for few devices are short, so there may be many of them: as a part of the effort. */
@@ -559,6 +570,7 @@ weft_status wefti_joint_search(const wefti_joint_problem *problem, wefti_joint_a
     WEFT_TRY(check_tiers(&s.j));
     weft_status status = wefti_joint_begin(&s);
     if (status >= 0) status = branch_and_bound(&s);
+    out->exhausted = out->exhausted && out->lower_bound_seconds * s.ratio >= wefti_joint_best(&s);
     if (status >= 0 && !out->prediction) status = wefti_joint_no_plan(&s);
     out->programs = s.j.built;
     if (status >= 0) status = wefti_joint_cells_find(&s.j, &out->degrees, out->plan, &out->cells);
