@@ -319,7 +319,7 @@ static void run(uint64_t seed, totals *out) {
 static void tiers_change_nothing(void **state) {
     (void)state;
     totals all = {0};
-    TEST_SEEDS(seed, 1, SANITIZED ? 24 : 60) run(seed, &all);
+    TEST_SEEDS(seed, 1, SANITIZED ? 16 : 40) run(seed, &all);
     print_message("%d copies, %d of them to transient memory; %d updates on the host\n", all.copies,
                   all.stores, all.host_calls);
     if (!test_one_seed()) assert_true(all.copies > 100 && all.stores > 20 && all.host_calls > 50);
