@@ -63,12 +63,10 @@ wefti_arithmetic wefti_node_arithmetic(const weft_node *n);
 /* The sizes of a product, from its split rule: free factors of the first operand are rows, those of
  * the second columns, those of both batches; summed factors are depth. False: none of that form. */
 bool wefti_node_product(const weft_node *n, wefti_product_shape *out);
-double wefti_node_model_seconds(const wefti_machine_model *machine, const weft_node *n,
-                                const wefti_cost *cost);
-/* Of a node that the host computes, on its memory: memory moves at the machine's
+/* space HOST: the host computes the node, on its memory, which moves at the machine's
  * host_memory_bytes_per_second; without that figure, as on the device. */
-double wefti_host_node_seconds(const wefti_machine_model *machine, const weft_node *n,
-                               const wefti_cost *cost);
+double wefti_node_model_seconds(const wefti_machine_model *machine, wefti_space space,
+                                const weft_node *n, const wefti_cost *cost);
 /* Copies of `bytes` within the device: read and written. */
 double wefti_copy_seconds(const wefti_machine_model *machine, double bytes);
 /* The machine's rates of a tier below device memory. */

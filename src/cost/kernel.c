@@ -83,13 +83,6 @@ static double corrected(const wefti_device_model *d, const char *op, wefti_arith
     return launch + (seconds - launch) * wefti_model_op_factor(d, op, arithmetic, work);
 }
 
-double wefti_host_node_seconds(const wefti_machine_model *m, const weft_node *n,
-                               const wefti_cost *cost) {
-    const double seconds = wefti_node_model_seconds(m, n, cost);
-    const wefti_figure *rate = &m->device.host_memory_bytes_per_second;
-    return rate->source ? fmax(seconds, cost->bytes / rate->value) : seconds;
-}
-
 double wefti_copy_seconds(const wefti_machine_model *m, double bytes) {
     const wefti_device_model *d = &m->device;
     return corrected(d, "copy", WEFTI_ARITHMETIC_F32, 2 * bytes,
@@ -174,8 +167,8 @@ static double cast_seconds(const wefti_device_model *d, const weft_node *n, doub
     return seconds;
 }
 
-double wefti_node_model_seconds(const wefti_machine_model *m, const weft_node *n,
-                                const wefti_cost *cost) {
+static double device_seconds(const wefti_machine_model *m, const weft_node *n,
+                             const wefti_cost *cost) {
     wefti_product_shape shape;
     const wefti_device_model *d = &m->device;
     const wefti_arithmetic arithmetic = wefti_node_arithmetic(n);
@@ -192,4 +185,12 @@ double wefti_node_model_seconds(const wefti_machine_model *m, const weft_node *n
     return casts + corrected(d, n->op->name, arithmetic, cost->flops,
                              wefti_product_seconds(d, arithmetic, plain ? &shape : NULL,
                                                    cost->flops, bytes));
+}
+
+double wefti_node_model_seconds(const wefti_machine_model *m, wefti_space space, const weft_node *n,
+                                const wefti_cost *cost) {
+    const double seconds = device_seconds(m, n, cost);
+    const wefti_figure *rate = &m->device.host_memory_bytes_per_second;
+    return space == WEFTI_SPACE_HOST && rate->source ? fmax(seconds, cost->bytes / rate->value)
+                                                     : seconds;
 }

@@ -18,25 +18,26 @@ static int64_t picoseconds(double seconds) {
 
 /* ---- kernels ---- */
 
-static int64_t instruction_time(const wefti_sim *sim, const wefti_instruction *x, bool on_host) {
+static int64_t instruction_time(const wefti_sim *sim, const wefti_instruction *x,
+                                wefti_space space) {
     const wefti_machine_model *m = sim->options->machine;
     if (x->transfer >= 0) return 0;
     if (!x->node) return x->bytes > 0 ? picoseconds(wefti_copy_seconds(m, (double)x->bytes)) : 0;
-    return picoseconds(on_host ? wefti_host_node_seconds(m, x->node, &x->cost)
-                               : wefti_node_model_seconds(m, x->node, &x->cost));
+    return picoseconds(wefti_node_model_seconds(m, space, x->node, &x->cost));
 }
 
-/* Which routines the host computes: no routine is of both. */
-static weft_status find_host_routines(const wefti_sim *sim, const wefti_program *p,
-                                      const wefti_map *routines, bool **out) {
+/* Of each routine, the space in which it runs: none runs in two. */
+static weft_status find_spaces(const wefti_sim *sim, const wefti_program *p,
+                               const wefti_map *routines, wefti_space **out) {
     *out = make(sim, p->routine_count, sizeof **out);
     WEFT_REQUIRE(*out, WEFT_E_NOMEM, "no memory to simulate %d ranks", sim->world);
+    for (int32_t i = 0; i < p->routine_count; i++) (*out)[i] = WEFTI_SPACE_DEVICE;
     for (int s = 0; s < WEFTI_SECTIONS; s++)
         for (int32_t k = 0; k < p->step_count[s]; k++) {
             const wefti_step *step = &p->steps[s][k];
-            if (step->kind != WEFTI_STEP_CALL || step->space != WEFTI_SPACE_HOST) continue;
+            if (step->kind != WEFTI_STEP_CALL || step->space == WEFTI_SPACE_DEVICE) continue;
             const int64_t i = wefti_map_find(routines, &step->routine, sizeof step->routine);
-            if (i >= 0) (*out)[i] = true;
+            if (i >= 0) (*out)[i] = step->space;
         }
     return WEFT_OK;
 }
@@ -44,8 +45,8 @@ static weft_status find_host_routines(const wefti_sim *sim, const wefti_program 
 static weft_status time_routines(const wefti_sim *sim, wefti_sim_timing *t,
                                  const wefti_map *routines) {
     const wefti_program *p = t->program;
-    bool *on_host;
-    WEFT_TRY(find_host_routines(sim, p, routines, &on_host));
+    wefti_space *space;
+    WEFT_TRY(find_spaces(sim, p, routines, &space));
     t->duration = make(sim, p->routine_count, sizeof *t->duration);
     WEFT_REQUIRE(t->duration, WEFT_E_NOMEM, "no memory to simulate %d ranks", sim->world);
     for (int32_t i = 0; i < p->routine_count; i++) {
@@ -53,7 +54,7 @@ static weft_status time_routines(const wefti_sim *sim, wefti_sim_timing *t,
         t->duration[i] = make(sim, routine->code_count, sizeof **t->duration);
         WEFT_REQUIRE(t->duration[i], WEFT_E_NOMEM, "no memory to simulate %d ranks", sim->world);
         for (int32_t k = 0; k < routine->code_count; k++)
-            t->duration[i][k] = instruction_time(sim, &routine->code[k], on_host[i]);
+            t->duration[i][k] = instruction_time(sim, &routine->code[k], space[i]);
     }
     return WEFT_OK;
 }

@@ -102,16 +102,38 @@ static void ops_are_corrected(void **state) {
     double before[2], after[2];
     for (int i = 0; i < 2; i++) {
         wefti_node_cost(&g->root->nodes[i], &cost[i]);
-        before[i] = wefti_node_model_seconds(&m, &g->root->nodes[i], &cost[i]);
+        before[i] = wefti_node_model_seconds(&m, WEFTI_SPACE_DEVICE, &g->root->nodes[i], &cost[i]);
     }
     const double copy = wefti_copy_seconds(&m, 1000);
     m.device.op_factors = factors;
     m.device.op_factor_count = 2;
     for (int i = 0; i < 2; i++)
-        after[i] = wefti_node_model_seconds(&m, &g->root->nodes[i], &cost[i]);
+        after[i] = wefti_node_model_seconds(&m, WEFTI_SPACE_DEVICE, &g->root->nodes[i], &cost[i]);
     near_to(after[0], before[0]);
     near_to(after[1], 3 + 2 * (before[1] - 3));
     near_to(wefti_copy_seconds(&m, 1000), 3 + (copy - 3) / 2);
+    weft_graph_destroy(g);
+}
+
+/* 100 elements of f32 are read and written: 800 bytes. The host moves 10 of them a second, and is
+ * no faster than the device if it moves 1e6. */
+static void the_host_has_a_rate_of_its_own(void **state) {
+    (void)state;
+    wefti_machine_model m = {.device = device};
+    weft_graph *g;
+    wefti_cost cost;
+    ASSERT_OK(weft_graph_create(&g));
+    weft_neg(g, weft_input(g, "x", (weft_desc){WEFT_F32, 1, {100}}));
+    ASSERT_OK(weft_graph_status(g));
+    const weft_node *n = &g->root->nodes[0];
+    wefti_node_cost(n, &cost);
+    const double device_seconds = wefti_node_model_seconds(&m, WEFTI_SPACE_DEVICE, n, &cost);
+    near_to(wefti_node_model_seconds(&m, WEFTI_SPACE_HOST, n, &cost), device_seconds);
+    m.device.host_memory_bytes_per_second = (wefti_figure){10, "t"};
+    near_to(wefti_node_model_seconds(&m, WEFTI_SPACE_HOST, n, &cost), 80);
+    near_to(wefti_node_model_seconds(&m, WEFTI_SPACE_DEVICE, n, &cost), device_seconds);
+    m.device.host_memory_bytes_per_second.value = 1e6;
+    near_to(wefti_node_model_seconds(&m, WEFTI_SPACE_HOST, n, &cost), device_seconds);
     weft_graph_destroy(g);
 }
 
@@ -141,14 +163,14 @@ static void casts_come_before_products_in_8_bits(void **state) {
         assert_int_equal(wefti_node_arithmetic(n),
                          f8 ? WEFTI_ARITHMETIC_F8 : WEFTI_ARITHMETIC_BF16);
         /* At the rate of bf16, which stands in for f8, memory is slower than arithmetic. */
-        near_to(wefti_node_model_seconds(&m, n, &cost),
+        near_to(wefti_node_model_seconds(&m, WEFTI_SPACE_DEVICE, n, &cost),
                 f8 ? casts + 3 + (288 + 512) / 50.0 : 3 + (288 + 576 + 512) / 50.0);
     }
     const weft_node *n = last_node(g);
     m.device.peak_flops[WEFTI_ARITHMETIC_BF16].value = 200;
-    near_to(wefti_node_model_seconds(&m, n, &cost), casts + 3 + 4608 / 100.0);
+    near_to(wefti_node_model_seconds(&m, WEFTI_SPACE_DEVICE, n, &cost), casts + 3 + 4608 / 100.0);
     m.device.peak_flops[WEFTI_ARITHMETIC_F8] = (wefti_figure){400, "t"};
-    near_to(wefti_node_model_seconds(&m, n, &cost), casts + 3 + 4608 / 200.0);
+    near_to(wefti_node_model_seconds(&m, WEFTI_SPACE_DEVICE, n, &cost), casts + 3 + 4608 / 200.0);
     weft_graph_destroy(g);
 }
 
@@ -322,6 +344,7 @@ int main(void) {
         cmocka_unit_test(depth_and_alignment_count),
         cmocka_unit_test(curves_replace_the_peak),
         cmocka_unit_test(ops_are_corrected),
+        cmocka_unit_test(the_host_has_a_rate_of_its_own),
         cmocka_unit_test(casts_come_before_products_in_8_bits),
         cmocka_unit_test(products_have_sizes),
         cmocka_unit_test(rings_and_trees),

@@ -266,9 +266,9 @@ static void one_device_adds_up_its_kernels(void **state) {
                 if (step->kind != WEFTI_STEP_CALL) continue;
                 for (int32_t k = step->from; k < step->to; k++)
                     if (step->routine->code[k].node)
-                        seconds +=
-                            times * wefti_node_model_seconds(w.machine, step->routine->code[k].node,
-                                                             &step->routine->code[k].cost);
+                        seconds += times * wefti_node_model_seconds(w.machine, step->space,
+                                                                    step->routine->code[k].node,
+                                                                    &step->routine->code[k].cost);
             }
         wefti_simulation *s = run(&w, NULL);
         const double got = (double)(s->step - s->critical[WEFTI_CAUSE_COPY]) * WEFTI_PICOSECOND;
@@ -306,8 +306,8 @@ static void ranks_compute_all_their_steps(void **state) {
                         for (int32_t x = step->from; x < step->to; x++) {
                             const wefti_instruction *code = &step->routine->code[x];
                             if (!code->node || code->transfer >= 0) continue;
-                            const double each =
-                                wefti_node_model_seconds(w.machine, code->node, &code->cost);
+                            const double each = wefti_node_model_seconds(
+                                w.machine, WEFTI_SPACE_DEVICE, code->node, &code->cost);
                             seconds += llround(each / WEFTI_PICOSECOND) * times *
                                        wefti_program_times(p, (wefti_section)k, i);
                         }

@@ -70,10 +70,11 @@ typedef struct row_walk {
     wefti_run_record_rows *out;
 } row_walk;
 
-static weft_status add_kernel(const row_walk *p, const wefti_instruction *x, double calls) {
+static weft_status add_kernel(const row_walk *p, wefti_space space, const wefti_instruction *x,
+                              double calls) {
     wefti_run_record_row row = row_of_kernel(x);
     row.calls = calls;
-    const double once = x->node ? wefti_node_model_seconds(p->machine, x->node, &x->cost)
+    const double once = x->node ? wefti_node_model_seconds(p->machine, space, x->node, &x->cost)
                                 : wefti_copy_seconds(p->machine, (double)x->bytes);
     row.seconds = calls * p->sharing * once;
     return wefti_run_record_add(p->out, &row);
@@ -107,7 +108,8 @@ static weft_status add_step(const row_walk *p, const wefti_step *step, double ca
         return add_transfer(p, wefti_step_transfer_of(p->program, step), calls);
     for (int32_t k = step->from; step->kind == WEFTI_STEP_CALL && k < step->to; k++) {
         const wefti_instruction *x = &step->routine->code[k];
-        WEFT_TRY(x->transfer >= 0 ? add_transfer(p, x->transfer, calls) : add_kernel(p, x, calls));
+        WEFT_TRY(x->transfer >= 0 ? add_transfer(p, x->transfer, calls)
+                                  : add_kernel(p, step->space, x, calls));
     }
     return WEFT_OK;
 }

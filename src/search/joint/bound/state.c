@@ -26,7 +26,7 @@ static double update_of(const wefti_joint_walk *w, const wefti_step *s) {
     for (int32_t k = s->from; k < s->to; k++) {
         const wefti_instruction *x = &s->routine->code[k];
         if (x->transfer < 0 && x->node && x->cost.flops > 0)
-            seconds += wefti_node_model_seconds(w->machine, x->node, &x->cost);
+            seconds += wefti_node_model_seconds(w->machine, s->space, x->node, &x->cost);
     }
     return seconds;
 }

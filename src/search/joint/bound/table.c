@@ -120,7 +120,7 @@ int32_t wefti_joint_call_of(const wefti_joint_shape *s, const char *name) {
 }
 
 static double instruction_seconds(const wefti_machine_model *m, const wefti_instruction *x) {
-    if (x->node) return wefti_node_model_seconds(m, x->node, &x->cost);
+    if (x->node) return wefti_node_model_seconds(m, WEFTI_SPACE_DEVICE, x->node, &x->cost);
     return x->bytes > 0 ? wefti_copy_seconds(m, (double)x->bytes) : 0;
 }
 
