@@ -23,9 +23,8 @@ typedef struct wefti_movable_names {
 } wefti_movable_names;
 
 /* The parameters of a model in groups, in the order of the model. A group is a run of blocks, or
- * one large parameter, and has at most about an eighth of all bytes. Candidate what * groups + g
- * stands for the optimizer states, the parameters or the gradients of group g, for the copies that
- * a rank keeps of them for its buddy, or for what its blocks save for their backward passes. */
+ * one large parameter, and has at most about an eighth of all bytes. Candidate what * groups + g is
+ * what entries with this `what` (weft_offload) move of group g. */
 typedef struct wefti_movable {
     wefti_arena *arena; /* the caller's */
     wefti_movable_names parameters, cells;

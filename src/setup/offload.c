@@ -20,8 +20,8 @@ enum {
     TRIED_STEPS = 1 << 18 /* of all programs that are built to make a choice better */
 };
 #define ENOUGH (INT64_MAX / 4)          /* bytes of a tier without a limit */
-#define LEAST_AHEAD ((int64_t)64 << 20) /* twice a slice of an update */
-#define FASTER 0.99                     /* a step must gain at least this by more bytes */
+#define LEAST_AHEAD ((int64_t)64 << 20) /* bytes: two slices of an update */
+#define FASTER 0.99                     /* of a step: one that is longer is not worth more bytes */
 
 /* A plan with its programs. */
 typedef struct offload_trial {
