@@ -111,14 +111,17 @@ static double flops_of(const wefti_routine *r) {
 
 /* ---- passes ---- */
 
-/* Copies the results of a call to device memory. */
+/* Begins to copy a value, or its gradient, back to device memory. *to -1: to a new buffer. */
+static weft_status give_back(wefti_emitter *b, host_pass *x, int32_t v, int32_t there,
+                             int32_t *to) {
+    if (*to < 0) WEFT_TRY(wefti_buffer_add(b, bytes_of(b, v), b->buffers[there].name, to));
+    return copy(b, x, there, *to, bytes_of(b, v));
+}
+
 static weft_status return_results(wefti_emitter *b, host_pass *x) {
     for (int o = 0; o < x->node->outputs; o++) {
         const int32_t v = x->node->out[o];
-        int32_t *to = wefti_build_value(b, x->micro, v);
-        if (*to < 0)
-            WEFT_TRY(wefti_buffer_add(b, bytes_of(b, v), b->buffers[x->there[v]].name, to));
-        WEFT_TRY(copy(b, x, x->there[v], *to, bytes_of(b, v)));
+        WEFT_TRY(give_back(b, x, v, x->there[v], wefti_build_value(b, x->micro, v)));
     }
     return wefti_flight_arrive(b, x->s);
 }
@@ -199,16 +202,12 @@ static weft_status gradient_target(wefti_emitter *b, host_pass *x, int32_t v, ui
 static weft_status return_gradients(wefti_emitter *b, host_pass *x, const wefti_cell_grad *grad) {
     for (int i = 0; i < x->node->inputs; i++) {
         const int32_t v = x->node->in[i];
-        int32_t *to;
         bool again = false;
         if (v < 0 || grad->gradient_out[i] < 0 || b->dec->hosted[v]) continue;
         for (int j = 0; j < i; j++)
             again = again || (x->node->in[j] == v && grad->gradient_out[j] >= 0);
         if (again) continue;
-        to = wefti_build_gradient(b, x->micro, v);
-        if (*to < 0)
-            WEFT_TRY(wefti_buffer_add(b, bytes_of(b, v), b->buffers[x->gradient[v]].name, to));
-        WEFT_TRY(copy(b, x, x->gradient[v], *to, bytes_of(b, v)));
+        WEFT_TRY(give_back(b, x, v, x->gradient[v], wefti_build_gradient(b, x->micro, v)));
     }
     return wefti_flight_arrive(b, x->s);
 }

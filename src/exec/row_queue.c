@@ -33,6 +33,15 @@ static void *run(void *context) {
     return NULL;
 }
 
+static void free_queue(wefti_rank_device *d) {
+    (void)pthread_mutex_destroy(&d->row_queue->lock);
+    (void)pthread_cond_destroy(&d->row_queue->work);
+    (void)pthread_cond_destroy(&d->row_queue->done);
+    wefti_free(d->row_queue);
+    wefti_free(d->staging);
+    d->row_queue = d->staging = NULL;
+}
+
 static weft_status start(wefti_rank_device *d) {
     wefti_row_queue *q;
     WEFT_NEW(q, wefti_row_queue);
@@ -43,27 +52,22 @@ static weft_status start(wefti_rank_device *d) {
     d->staging = wefti_alloc(WEFTI_ROWS_STAGING);
     const int error = d->staging ? wefti_thread_start(&q->thread, run, d) : 0;
     if (d->staging && !error) return WEFT_OK;
-    wefti_free(q);
-    wefti_free(d->staging);
-    d->row_queue = d->staging = NULL;
+    free_queue(d);
     WEFT_FAIL(WEFT_E_NOMEM, "no memory or no thread for rows of files");
 }
 
 void wefti_row_queue_stop(wefti_rank_device *d) {
     wefti_row_queue *q = d->row_queue;
-    for (int32_t m = 0; m < d->row_move_count; m++) wefti_free(d->row_moves[m].places);
+    if (q) {
+        (void)pthread_mutex_lock(&q->lock);
+        q->closing = true;
+        (void)pthread_cond_broadcast(&q->work);
+        (void)pthread_mutex_unlock(&q->lock);
+        (void)pthread_join(q->thread, NULL);
+        free_queue(d);
+    }
+    for (int64_t m = 0; m < d->row_move_count; m++) wefti_free(d->row_moves[m].places);
     wefti_free(d->row_moves);
-    if (!q) return;
-    (void)pthread_mutex_lock(&q->lock);
-    q->closing = true;
-    (void)pthread_cond_broadcast(&q->work);
-    (void)pthread_mutex_unlock(&q->lock);
-    (void)pthread_join(q->thread, NULL);
-    (void)pthread_mutex_destroy(&q->lock);
-    (void)pthread_cond_destroy(&q->work);
-    (void)pthread_cond_destroy(&q->done);
-    wefti_free(q);
-    wefti_free(d->staging);
 }
 
 weft_status wefti_bind_rows(wefti_rank_device *d, const wefti_program *p) {
