@@ -1,7 +1,7 @@
 /* Caches of rows of files: random reads and writes of rows and of ranges of the files, against
  * memory; failed reads and writes, which lose nothing; and what the cache saves.
  * weft-test: threads */
-#include "disk_ways.h"
+#include "row_ways.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -10,17 +10,6 @@
 #include "device/disk_cache.h"
 
 enum { TRIALS = SANITIZED ? 8 : 24, CALLS = 120, MOST_ROWS = 400, MOST_BYTES = 600 };
-
-static void *staging;
-
-static int make_all(void **state) {
-    staging = malloc(WEFTI_ROWS_STAGING);
-    return staging ? make_folder(state) : -1;
-}
-static int remove_all(void **state) {
-    free(staging);
-    return remove_folder(state);
-}
 
 /* Tables of the same rows in one file, their cache, and what the file should hold. */
 typedef struct bed {

@@ -1,25 +1,13 @@
 /* Rows of files by both engines: random rows against memory, few requests for neighbours, and
  * failed reads and writes. weft-test: threads */
-#include "disk_ways.h"
+#include "row_ways.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/fault.h"
-#include "device/disk_rows.h"
 
 enum { TRIALS = SANITIZED ? 6 : 20, COPIES = 6 };
-
-static void *staging;
-
-static int make_all(void **state) {
-    staging = malloc(WEFTI_ROWS_STAGING);
-    return staging ? make_folder(state) : -1;
-}
-static int remove_all(void **state) {
-    free(staging);
-    return remove_folder(state);
-}
 
 /* Random rows, dense or far apart, each once. Returns their number. */
 static int64_t choose_rows(uint64_t *seed, int64_t rows, int64_t row_bytes, unsigned char *memory,

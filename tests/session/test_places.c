@@ -117,8 +117,8 @@ static int64_t used_at_update(const wefti_program *p) {
     return -1;
 }
 
-/* 36(a): device memory that stays falls by the bytes of the table and its states, and what is in
- * use for a while by those of the dense gradient. A tensor begins at a multiple of 64 bytes. */
+/* 36(a): the persistent bytes of the device fall by the table and its states. Its transient bytes
+ * fall by the dense gradient. A tensor begins at a multiple of 64 bytes. */
 static void device_memory_falls(void **state) {
     (void)state;
     for (int devices = 1; devices <= 2; devices++) {

@@ -1,91 +1,17 @@
 /* Parameters, optimizer states and saved blocks in tiers below device memory do not change what a
  * session computes. Random programs keep some of them in host memory, others on a disk, and update
  * parameters in slices, on the device or on the host. Losses and all tensors equal those of the
- * plain programs to the bit. A checker, which shares no code with the builder, proves that no step
- * touches what a copy is moving. The bytes of each tier are those that the programs predict.
- * WEFT_TEST_SEED sets the first seed. */
-#include "random_plan.h"
+ * plain programs to the bit (tiers_trial.h). WEFT_TEST_SEED sets the first seed. */
+#include "tiers_trial.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "backend/cpu/emulated.h"
 #include "base/fault.h"
 #include "base/gcm/gcm.h"
 #include "checkpoint/seal/seal.h"
-#include "exec/exec.h"
-#include "program/match.h"
-#include "program/print.h"
-#include "session/parts.h"
-#include "simulate/simulate.h"
-#include "touches.h"
-#include "unnamed_file.h"
 
-enum { STEPS = 3, MOST_COPIES = 512 };
-
-static char folder[] = "/tmp/weft-tiers-XXXXXX";
-
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-static int remove_folder(void **state) {
-    (void)state;
-    return rmdir(folder);
-}
-
-/* ---- the checker ---- */
-
-/* Copies whose waits have not come: what they read, and what they write. */
-typedef struct flying {
-    int32_t move;
-    place from, to;
-} flying;
-
-static void check_step(const wefti_program *p, const wefti_step *step, const flying *f) {
-    if (touches(p, step, f->to)) fail_msg("step '%s' touches what a copy writes", step->name);
-    for (int32_t a = 0; step->kind == WEFTI_STEP_CALL && a < step->routine->args; a++) {
-        const place x = {step->args[a], argument_bytes(p, step, a)};
-        if (a >= step->routine->inputs && wefti_location_exists(x.at) && overlaps(x, f->from))
-            fail_msg("step '%s' changes what a copy reads", step->name);
-    }
-}
-
-/* Returns the number of copies. */
-static int check_section(const wefti_program *p, wefti_section s) {
-    flying all[MOST_COPIES];
-    int count = 0, copies = 0;
-    for (int32_t k = 0; k < p->step_count[s]; k++) {
-        const wefti_step *step = &p->steps[s][k];
-        const wefti_program_move *copy = wefti_step_copy(p, step);
-        if (copy && step->kind == WEFTI_STEP_WAIT) {
-            int i = 0;
-            while (i < count && all[i].move != step->move) i++;
-            assert_true(i < count);
-            count--;
-            memmove(all + i, all + i + 1, (size_t)(count - i) * sizeof *all);
-            continue;
-        }
-        if (!copy) {
-            for (int i = 0; i < count; i++) check_step(p, step, &all[i]);
-            continue;
-        }
-        const flying x = {step->move, {step->args[0], copy->bytes}, {step->args[1], copy->bytes}};
-        for (int i = 0; i < count; i++) {
-            assert_false(overlaps(x.to, all[i].to));
-            assert_false(overlaps(x.to, all[i].from));
-            assert_false(overlaps(x.from, all[i].to));
-        }
-        assert_true(count < MOST_COPIES);
-        all[count++] = x;
-        copies++;
-    }
-    assert_int_equal(count, 0);
-    return copies;
-}
-
-/* ---- programs ---- */
+/* ---- runs ---- */
 
 static void add_rules(const trial *t, const weft_graph *g, weft_plan *plan) {
     dice d = {t->seed, 1u << 28};
@@ -113,175 +39,6 @@ static void add_rules(const trial *t, const weft_graph *g, weft_plan *plan) {
     plan->offload.least = 1;
     plan->offload.slice = 16 << roll(&d, 8);
     plan->offload.ahead = roll(&d, 3) ? 16 << roll(&d, 12) : 0;
-}
-
-/* Copies keep the loops: of the steps that the plain program repeats, none is written out. */
-static void check_loops(uint64_t seed, const weft_session *plain, const weft_session *tiers) {
-    for (int32_t r = 0; r < plain->devices; r++)
-        for (int s = 0; s < WEFTI_SECTIONS; s++) {
-            const int32_t one = plain->views[0]->programs[r]->loop_count[s],
-                          other = tiers->views[0]->programs[r]->loop_count[s];
-            if (one != other)
-                fail_msg("seed %llu, rank %d: %d loops in section %d, with tiers %d",
-                         (unsigned long long)seed, r, one, s, other);
-        }
-}
-
-static int64_t bytes_of(const wefti_program *p, wefti_space space) {
-    int64_t bytes = 0;
-    for (int32_t i = 0; i < p->tensor_count; i++) {
-        const wefti_tensor *x = &p->tensors[i];
-        const int64_t unit = space == WEFTI_SPACE_DISK ? 4096 : 64;
-        if (wefti_location_space(x->home) != space) continue;
-        assert_true(x->role == WEFTI_TENSOR_OPTIMIZER || x->role == WEFTI_TENSOR_PARAM);
-        assert_int_equal(wefti_location_offset(x->home) % unit, 0);
-        bytes += weft_desc_bytes(&x->desc);
-    }
-    return bytes;
-}
-
-static int64_t later(int64_t end, const place *x, wefti_space space) {
-    const int64_t begin = wefti_location_of(space, WEFTI_TRANSIENT, 0).bits;
-    if (!wefti_location_exists(x->at) || wefti_location_space(x->at) != space ||
-        wefti_location_term(x->at) != WEFTI_TRANSIENT)
-        return end;
-    const int64_t last = x->at.bits - begin + x->bytes;
-    return last > end ? last : end;
-}
-
-/* The end of what the calls of the host work on for a while. All of it lies in host memory. */
-static int64_t host_calls_end(const wefti_program *p, int *calls) {
-    int64_t end = 0;
-    for (int s = 0; s < WEFTI_SECTIONS; s++)
-        for (int32_t k = 0; k < p->step_count[s]; k++) {
-            const wefti_step *step = &p->steps[s][k];
-            place all[MOST_RANGES + 1];
-            if (step->kind != WEFTI_STEP_CALL || step->space != WEFTI_SPACE_HOST) continue;
-            ++*calls;
-            for (int i = places_of(p, step, all) - 1; i >= 0; i--) {
-                assert_int_equal(wefti_location_space(all[i].at), WEFTI_SPACE_HOST);
-                end = later(end, &all[i], WEFTI_SPACE_HOST);
-            }
-        }
-    return end;
-}
-
-/* The end of what copies store for a while, and how many do. */
-static int64_t transient_end(const wefti_program *p, wefti_space space, int *stores) {
-    const wefti_location begin = wefti_location_of(space, WEFTI_TRANSIENT, 0);
-    int64_t end = 0;
-    for (int s = 0; s < WEFTI_SECTIONS; s++)
-        for (int32_t k = 0; k < p->step_count[s]; k++) {
-            const wefti_step *step = &p->steps[s][k];
-            const wefti_program_move *copy = wefti_step_copy(p, step);
-            if (!copy || wefti_location_space(step->args[1]) != space ||
-                wefti_location_term(step->args[1]) != WEFTI_TRANSIENT)
-                continue;
-            const int64_t at = step->args[1].bits - begin.bits;
-            assert_int_equal(at % (space == WEFTI_SPACE_DISK ? 4096 : 64), 0);
-            if (at + copy->bytes > end) end = at + copy->bytes;
-            *stores += step->kind == WEFTI_STEP_POST;
-        }
-    return end;
-}
-
-static void check_simulation(const trial *t, const weft_session *s) {
-    wefti_machine_model *machine;
-    wefti_simulation *slow, *fast;
-    ASSERT_OK(wefti_model_find("h100-80g", &machine));
-    wefti_simulate_options o = {.machine = machine, .microbatches = t->microbatches};
-    const wefti_program *const *programs = (const wefti_program *const *)s->views[0]->programs;
-    machine->device.disk_bytes_per_second = (wefti_tier_rates){.source = "tested", .value = 1e6};
-    machine->device.host_bytes_per_second = (wefti_tier_rates){.source = "tested", .value = 1e6};
-    ASSERT_OK(wefti_simulate(programs, s->devices, &o, &slow));
-    machine->device.disk_bytes_per_second.value = 1e12;
-    machine->device.host_bytes_per_second.value = 1e12;
-    ASSERT_OK(wefti_simulate(programs, s->devices, &o, &fast));
-    assert_true(slow->step > fast->step);
-    wefti_simulation_free(slow);
-    wefti_simulation_free(fast);
-    wefti_model_destroy(machine);
-}
-
-/* What programs have of a kind: copies, those that store saved blocks or what an update on the host
- * needs, and updates on the host. */
-typedef struct totals {
-    int copies, stores, host_calls;
-} totals;
-
-static void check_programs(const trial *t, const weft_session *s, totals *out) {
-    int copies = 0;
-    for (int32_t r = 0; r < s->devices; r++) {
-        const wefti_program *p = s->views[0]->programs[r];
-        const wefti_footprint f = wefti_program_footprint(p);
-        for (int section = 0; section < WEFTI_SECTIONS; section++)
-            copies += check_section(p, (wefti_section)section);
-        for (int space = WEFTI_SPACE_HOST; space < WEFTI_SPACES; space++) {
-            assert_true(f.of[space][WEFTI_PERSISTENT] >= bytes_of(p, (wefti_space)space));
-            const int64_t stored = transient_end(p, (wefti_space)space, &out->stores);
-            const int64_t used =
-                space == WEFTI_SPACE_HOST ? host_calls_end(p, &out->host_calls) : 0;
-            assert_int_equal(f.of[space][WEFTI_TRANSIENT], stored > used ? stored : used);
-        }
-    }
-    ASSERT_OK(
-        wefti_programs_match((const wefti_program *const *)s->views[0]->programs, s->devices));
-    if (copies) check_simulation(t, s);
-    out->copies += copies;
-}
-
-static void check_observed(const weft_session *s) {
-    for (int32_t r = 0; r < s->devices; r++)
-        for (int space = 0; space < WEFTI_SPACES; space++)
-            assert_int_equal(wefti_rank_device_observed_peak(wefti_workers_device(s->workers, r),
-                                                             (wefti_space)space),
-                             wefti_footprint_bytes(wefti_session_footprint(s, r, s->view_count),
-                                                   (wefti_space)space));
-}
-
-/* ---- runs ---- */
-
-static double step_of(const trial *t, weft_session *s, int number) {
-    double sum = 0, loss;
-    for (int m = 0; m < t->microbatches; m++) {
-        ASSERT_OK(feed(s, (uint64_t)(number * t->microbatches + m)));
-        ASSERT_OK(weft_session_set_row(s, (number * t->microbatches + m) * t->batch));
-        if (t->microbatches == 1 && t->clip == 0)
-            return weft_session_step(s, 1e-2, &loss) < 0 ? NAN : loss;
-        ASSERT_OK(weft_session_accumulate(s, &loss));
-        if (!isnan(loss)) sum += loss;
-    }
-    ASSERT_OK(weft_session_update(s, 1e-2, NULL));
-    return sum;
-}
-
-static void compare(uint64_t seed, weft_session *a, weft_session *b) {
-    for (int k = 0; k < weft_session_tensors(a, 0); k++) {
-        weft_tensor_info info;
-        ASSERT_OK(weft_session_tensor(a, 0, k, &info));
-        if (info.role > WEFT_ROLE_OPTIMIZER) continue;
-        void *x = malloc((size_t)info.bytes + 1), *y = malloc((size_t)info.bytes + 1);
-        ASSERT_OK(weft_session_read(a, 0, info.name, x, (size_t)info.bytes));
-        ASSERT_OK(weft_session_read(b, 0, info.name, y, (size_t)info.bytes));
-        if (memcmp(x, y, (size_t)info.bytes) != 0)
-            fail_msg("seed %llu: '%s' differs", (unsigned long long)seed, info.name);
-        free(x);
-        free(y);
-    }
-}
-
-static weft_status create(const trial *t, weft_graph *g, bool recovery, weft_session **out) {
-    weft_session_options o = weft_session_defaults();
-    o.bf16 = t->dtype == WEFT_BF16 ? WEFT_BF16_NATIVE : WEFT_BF16_AUTO;
-    o.optimizer.kind = t->optimizer;
-    o.clip = t->clip;
-    o.microbatches = t->microbatches;
-    o.threads = 1;
-    o.seed = t->seed;
-    o.plan = t->plan;
-    o.recovery = recovery;
-    o.disk = folder;
-    return weft_session_create(g, &o, out);
 }
 
 /* Adds what the programs have, which is nothing if no split fits. */
@@ -323,98 +80,6 @@ static void tiers_change_nothing(void **state) {
     print_message("%d copies, %d of them to transient memory; %d updates on the host\n", all.copies,
                   all.stores, all.host_calls);
     if (!test_one_seed()) assert_true(all.copies > 100 && all.stores > 20 && all.host_calls > 50);
-}
-
-/* ---- ops on the host ---- */
-
-static bool works_on_state(const weft_body *cell, const weft_node *n) {
-    for (int i = 0; i < n->inputs; i++)
-        if (n->in[i] >= 0 && cell->values[n->in[i]].kind == WEFTI_VALUE_STATE) return true;
-    return false;
-}
-
-/* Places some ops of a network on the host, or only look-ups, and all updates or none. */
-static void place_some(const trial *t, const weft_graph *g, bool look_ups, weft_plan *plan) {
-    dice d = {t->seed, 1u << 29};
-    const int64_t one_in = 1 + roll(&d, 4);
-    for (int round = 0; round < 2; round++)
-        for (int64_t k = 0; k < g->root->node_count; k++) {
-            const weft_node *call = &g->root->nodes[k];
-            for (int64_t j = 0; j < call->callee->node_count; j++) {
-                const weft_node *n = &call->callee->nodes[j];
-                const bool state = works_on_state(call->callee, n);
-                char label[256];
-                label_of(call->callee, n, call->scope, label, sizeof label);
-                if (look_ups && strcmp(n->op->name, "embedding") != 0) continue;
-                if (round ? !state : !look_ups && roll(&d, one_in)) continue;
-                ASSERT_OK(weft_op_place(plan, label, round ? "device" : "host"));
-            }
-        }
-    if (roll(&d, 2)) ASSERT_OK(weft_op_place(plan, "*:update", "host"));
-}
-
-/* Numbers are equal, or as near as another order of sums leaves them. */
-static void compare_near(uint64_t seed, weft_session *a, weft_session *b) {
-    for (int k = 0; k < weft_session_tensors(a, 0); k++) {
-        weft_tensor_info info;
-        ASSERT_OK(weft_session_tensor(a, 0, k, &info));
-        if (info.role > WEFT_ROLE_STATE || info.desc.dtype != WEFT_F64) continue;
-        double *x = malloc((size_t)info.bytes + 1), *y = malloc((size_t)info.bytes + 1);
-        ASSERT_OK(weft_session_read(a, 0, info.name, x, (size_t)info.bytes));
-        ASSERT_OK(weft_session_read(b, 0, info.name, y, (size_t)info.bytes));
-        for (size_t i = 0; i < (size_t)info.bytes / sizeof *x; i++)
-            if (fabs(x[i] - y[i]) > 1e-6 * (1 + fabs(x[i])))
-                fail_msg("seed %llu: '%s' differs", (unsigned long long)seed, info.name);
-        free(x);
-        free(y);
-    }
-}
-
-static void run_places(uint64_t seed, totals *out, int *exact) {
-    trial t = trial_of(seed, false, seed % 4 == 1 ? 1 : 2);
-    weft_session *plain, *placed;
-    weft_graph *g[2];
-    const bool fits = t.stages == 1 && t.plan->copies == 1;
-    const bool look_ups = seed % 2, same = look_ups && t.devices == 1;
-    for (int k = 0; k < 2; k++) {
-        g[k] = random_network(t.seed, t.cells, t.batch, t.dtype);
-        ASSERT_OK(weft_graph_status(g[k]));
-        ASSERT_OK(wefti_graph_wrap(g[k]));
-    }
-    ASSERT_OK(weft_plan_mode(t.plan, WEFT_PARALLEL_SEMI));
-    split_ops(&t, g[0]);
-    if (fits && create(&t, g[0], seed % 4 == 0, &plain) >= 0) {
-        place_some(&t, g[1], look_ups, t.plan);
-        ASSERT_OK(create(&t, g[1], seed % 4 == 0, &placed));
-        const int before = out->host_calls;
-        check_programs(&t, placed, out);
-        check_loops(seed, plain, placed);
-        *exact += same && out->host_calls > before;
-        for (int n = 0; n < STEPS; n++) {
-            const double one = step_of(&t, plain, n), other = step_of(&t, placed, n);
-            if (same ? one != other && !(isnan(one) && isnan(other))
-                     : fabs(one - other) > 1e-6 * (1 + fabs(one)))
-                fail_msg("seed %llu, step %d: losses %g and %g", (unsigned long long)seed, n, one,
-                         other);
-            same ? compare(seed, plain, placed) : compare_near(seed, plain, placed);
-        }
-        check_observed(placed);
-        weft_session_destroy(plain);
-        weft_session_destroy(placed);
-    }
-    for (int k = 0; k < 2; k++) weft_graph_destroy(g[k]);
-    weft_plan_destroy(t.plan);
-}
-
-static void places_change_nothing(void **state) {
-    (void)state;
-    totals all = {0};
-    int exact = 0;
-    TEST_SEEDS(seed, 501, SANITIZED ? 16 : 48) run_places(seed, &all, &exact);
-    print_message("%d copies; %d calls on the host; %d trials to the bit\n", all.copies,
-                  all.host_calls, exact);
-    if (!test_one_seed())
-        assert_true(all.copies > 100 && all.host_calls > 100 && exact > (SANITIZED ? 1 : 5));
 }
 
 /* ---- masters on the host ---- */
@@ -716,8 +381,8 @@ static void keys_encrypt_the_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tiers_change_nothing),   cmocka_unit_test(places_change_nothing),
-        cmocka_unit_test(masters_change_nothing), cmocka_unit_test(each_call_fails_in_turn),
-        cmocka_unit_test(limits_are_told),        cmocka_unit_test(keys_encrypt_the_file)};
+        cmocka_unit_test(tiers_change_nothing), cmocka_unit_test(masters_change_nothing),
+        cmocka_unit_test(each_call_fails_in_turn), cmocka_unit_test(limits_are_told),
+        cmocka_unit_test(keys_encrypt_the_file)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
