@@ -136,14 +136,15 @@ WEFT_API weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_
  * both rules count for both. 0: no cache. */
 WEFT_API weft_status weft_plan_cache(weft_plan *plan, const char *match, weft_offload what,
                                      int64_t bytes) WEFT_CHECKED;
-/** Place work: `where` is "host" or "device" (undo an earlier rule). "host": the host of a device
- * - runs the ops whose names match the glob, as in weft_plan_split_op, and their backward passes.
- *   A look-up also matches by the name of its table: "wte.weight" or "wte". Parameters of such ops
- *   and their gradients lie in host memory; other operands go there, and results come back. Ops
- *   that work on a state are refused when a session is made, and ops in a plan with stages or
- *   copies (WEFT_E_NO_IMPL).
- * - updates the parameters whose names, followed by ":update", match ("h.*:update"). Their
- *   optimizer states lie in host memory. Gradients and values go there, and new values come back.
+/** Place work: `where` is "host" or "device" (undo an earlier rule). `match` is a glob over two
+ * kinds of names:
+ * - Ops, as in weft_plan_split_op. The host of a device runs them and their backward passes. A
+ *   look-up matches by the name of its table too: "wte.weight" or "wte". Parameters of such ops
+ *   and their gradients lie in host memory. Other operands go there, and results come back. A
+ *   session refuses such ops with WEFT_E_NO_IMPL if they work on a state, or if the plan has stages
+ *   or copies.
+ * - Parameters, followed by ":update" ("h.*:update"). The host updates them, and their optimizer
+ *   states lie in host memory. Gradients and values go there, and new values come back.
  * The last rule that matches counts. A rule replaces an earlier one of the same `match`. */
 WEFT_API weft_status weft_op_place(weft_plan *plan, const char *match,
                                    const char *where) WEFT_CHECKED;

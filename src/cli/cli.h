@@ -200,8 +200,9 @@ int cli_leave(weft_world *world, int code);
 int cli_job_load_for(int size, const cli_job_source *source, weft_job **out);
 /* CLI_DONE, or CLI_FAILED after a complaint. */
 int cli_job_load(const cli_job_source *source, weft_job **out);
-/* Warns on stderr of parts of a job's plan without effect: the lines of weft_job_plan, or NULL. */
-void cli_unmatched(const char *lines);
+/* Writes notes to stderr, each line of `lines` for itself: what of a plan has no effect, or what a
+ * search has done. NULL: none. */
+void cli_notes(const char *lines);
 /* --- signals.c --- */
 /* SIGUSR1, SIGUSR2 and SIGXCPU. A job system announces by them that it will end the job soon. They
  * ask for a stop, but never hasten one: the kernel repeats SIGXCPU every second, and Slurm sends

@@ -158,7 +158,7 @@ static int load_imported(const cli_job_source *source, const word_list *list, we
                                          (int)source->devices, &job, &notes);
     free(options);
     if (status >= 0) {
-        cli_unmatched(notes);
+        cli_notes(notes);
         char name[512]; /* lines are those of the job, not of the options */
         (void)snprintf(name, sizeof name, "the job of %.480s", source->import);
         status = weft_job_parse(name, job, (int64_t)strlen(job), list->items, list->count, out);
@@ -202,8 +202,7 @@ int cli_job_load(const cli_job_source *source, weft_job **out) {
     return code;
 }
 
-/* Parts without effect are legal, but most likely a mistake. */
-void cli_unmatched(const char *lines) {
+void cli_notes(const char *lines) {
     for (const char *line = lines, *end; line && (end = strchr(line, '\n')); line = end + 1)
         cli_say(stderr, "weft: note: %.*s\n", (int)(end - line), line);
 }

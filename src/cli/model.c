@@ -144,7 +144,7 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (weft_job_report(job, &report) < 0) {
         code = cli_failed();
     } else {
-        cli_unmatched(report->unmatched);
+        cli_notes(report->unmatched);
         (values.json ? print_json : print_text)(report);
         weft_model_report_free(report);
     }

@@ -99,7 +99,7 @@ static int check(const plan_options *values) {
     int code = cli_job_load(&source, &job);
     if (code != CLI_DONE) return code;
     status = weft_job_report(job, &report);
-    if (report) cli_unmatched(report->unmatched);
+    if (report) cli_notes(report->unmatched);
     code = verdict(values->check, status, report, values->json);
     weft_model_report_free(report);
     weft_job_free(job);
@@ -172,7 +172,7 @@ static int complete(const cli_verb *verb, const plan_options *values) {
     } else if (weft_job_plan(job, &plan, &unmatched) < 0) {
         code = cli_failed();
     } else {
-        cli_unmatched(unmatched);
+        cli_notes(unmatched);
         weft_text_free(unmatched);
         code = show(plan, values->out);
         weft_plan_destroy(plan);

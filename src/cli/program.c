@@ -36,7 +36,7 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (status < 0) {
         code = cli_failed();
     } else {
-        cli_unmatched(unmatched);
+        cli_notes(unmatched);
         if (values.json)
             cli_say(stdout, "%s", text);
         else

@@ -1,8 +1,8 @@
-/* A cache in host memory for the rows of a table that lies in files: of its value, and of its
- * states, which are tables with the same rows. rows/cache.h decides which rows it keeps. Changed
- * rows are written back when they leave it, and before anything else touches the bytes of the
- * table: the files' streams ask the cache (wefti_disk_guard). So readers and writers of the files
- * need not know of it. Any thread may call its functions. */
+/* A cache in host memory for rows of tables that lie in files: a table, and its states, which have
+ * the same rows. rows/cache.h decides which rows it keeps. A changed row is written back when it
+ * leaves the cache, and before anything else touches the bytes of its table. For that, the files'
+ * streams ask the cache (wefti_disk_guard), so other readers and writers need not know of it. Any
+ * thread may call its functions. */
 #ifndef WEFTI_DEVICE_DISK_CACHE_H
 #define WEFTI_DEVICE_DISK_CACHE_H
 

@@ -87,8 +87,7 @@ static weft_status check_host(const wefti_needs *needs, const wefti_limits *limi
               wefti_bytes_text(limits->host, most), (long long)(need - limits->host),
               need - tier <= limits->host
                   ? "It would fit if memory.offload kept less on the host, or more on a disk with "
-                    "smaller "
-                    "caches"
+                    "smaller caches"
                   : "Programs and batches alone need more: raise memory.host");
 }
 

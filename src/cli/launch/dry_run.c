@@ -99,7 +99,7 @@ int launch_dry_run(const cli_verb *verb, char **command, int64_t ranks, int64_t 
     if (weft_job_dry_run(job, (int)rank, cli_show_ranks, NULL, &report) < 0) {
         code = cli_failed();
     } else {
-        cli_unmatched(report.unmatched);
+        cli_notes(report.unmatched);
         (json ? show_json : show)(&report);
     }
     weft_dry_run_free(&report);

@@ -243,7 +243,7 @@ int cli_plan_search(const weft_job *job, const cli_plan_question *q) {
     weft_plan *plan = NULL;
     if (weft_job_search(job, q->out ? &plan : NULL, &r) < 0) return cli_failed();
     int code = q->out ? save(plan, q->out, q->json) : CLI_DONE;
-    cli_unmatched(r->moves);
+    cli_notes(r->moves);
     if (q->json) {
         cli_json json;
         cli_json_begin(&json, stdout);
@@ -324,7 +324,7 @@ int cli_plan_why(const weft_job *job, const char *name, bool as_json) {
     int code = CLI_DONE;
     if (weft_job_search(job, NULL, &r) < 0) return cli_failed();
     const weft_cell_report *c = find_cell(r, name);
-    cli_unmatched(r->moves);
+    cli_notes(r->moves);
     if (!c) {
         code = no_cell(r, name);
     } else if (as_json) {

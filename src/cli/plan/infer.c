@@ -84,7 +84,7 @@ static void print_ranks(const weft_infer_report *r) {
 int cli_plan_infer(const weft_job *job, int64_t rows, int64_t length, bool json) {
     weft_infer_report *r;
     if (weft_job_infer_report(job, rows, length, &r) < 0) return cli_failed();
-    cli_unmatched(r->notes);
+    cli_notes(r->notes);
     if (json) {
         print_json(r);
     } else {
