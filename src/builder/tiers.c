@@ -411,21 +411,13 @@ static wefti_buffer_ref slice_of(const wefti_emitter *b, const wefti_update_draf
 
 /* ---- fetches ahead of updates ---- */
 
-/* Most slices that are under way ahead of their updates; twice as many stores are behind them. */
-enum { SLICES_AHEAD = 16, MOST_SLICES_AHEAD = 64 };
-
-static int64_t given_ahead(const wefti_emitter *b) {
-    return b->spec->plan ? b->spec->plan->offload.ahead : 0;
-}
+/* Most slices that are under way ahead of their updates, and most stores behind them. */
+enum { UPDATE_AHEAD = 16, STORES_AHEAD = 2 * UPDATE_AHEAD };
 
 /* The bytes that all slices under way may have together; so may all stores. */
 static int64_t most_ahead(const wefti_emitter *b) {
-    const int64_t slice = most_bytes(b), given = given_ahead(b);
+    const int64_t slice = most_bytes(b), given = b->spec->plan ? b->spec->plan->offload.ahead : 0;
     return given > slice ? given : slice;
-}
-
-static int64_t most_slices_ahead(const wefti_emitter *b) {
-    return given_ahead(b) ? MOST_SLICES_AHEAD : SLICES_AHEAD;
 }
 
 /* A slice that is fetched. */
@@ -439,7 +431,7 @@ typedef struct fetched_slice {
 /* Slices are fetched in the order of the buckets. Updates use them in the order in which buckets
  * are reduced. */
 struct wefti_update_ahead {
-    fetched_slice slices[MOST_SLICES_AHEAD + 1];
+    fetched_slice slices[UPDATE_AHEAD + 1];
     int32_t count, number;
     int64_t bytes;
     int32_t bucket, item; /* the parameter whose slices come next */
@@ -507,7 +499,7 @@ static weft_status next_to_fetch(wefti_emitter *b, int32_t *out) {
 
 static weft_status fetch_ahead(wefti_emitter *b, wefti_section s) {
     const struct wefti_update_ahead *x = b->ahead;
-    while (x->count < most_slices_ahead(b)) {
+    while (x->count < UPDATE_AHEAD) {
         int32_t value;
         WEFT_TRY(next_to_fetch(b, &value));
         if (value < 0) return WEFT_OK;
@@ -553,7 +545,7 @@ static weft_status make_room(wefti_emitter *b, wefti_section s, int64_t bytes) {
             all += b->p->moves[b->flights[i].move].bytes;
             count++;
         }
-        if (!count || (count < 2 * most_slices_ahead(b) && all <= most_ahead(b))) return WEFT_OK;
+        if (!count || (count < STORES_AHEAD && all <= most_ahead(b))) return WEFT_OK;
         WEFT_TRY(wefti_flight_wait(b, s, wefti_flight_find(b, WEFTI_FLIGHT_STORE, -1)));
     }
 }

@@ -17,7 +17,7 @@
 #include "touches.h"
 #include "unnamed_file.h"
 
-enum { STEPS = 3, MOST_COPIES = 512 };
+enum { STEPS = 3, MOST_COPIES = 128 };
 
 static char folder[] = "/tmp/weft-tiers-XXXXXX";
 
