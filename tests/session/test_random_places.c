@@ -2,6 +2,61 @@
  * device (tiers_trial.h). WEFT_TEST_SEED sets the first seed. */
 #include "tiers_trial.h"
 
+#include "base/digest/digest.h"
+#include "rewrite/rewrite.h"
+
+/* ---- divided cells ---- */
+
+/* By the op and its call, so that an op keeps its place when its cell is divided. */
+static bool random_place(void *context, const weft_body *root, const weft_node *call,
+                         const weft_node *op) {
+    uint64_t digest = wefti_digest_text(*(uint64_t *)context, call->scope);
+    (void)root;
+    digest = wefti_digest_text(wefti_digest_text(digest, op->scope), op->op->name);
+    return digest >> 17 & 1;
+}
+
+static int64_t count_ops(const weft_body *root) {
+    int64_t ops = 0;
+    for (int64_t k = 0; k < root->node_count; k++) ops += root->nodes[k].callee->node_count;
+    return ops;
+}
+
+/* Each op runs once, in its place, behind the calls that make its operands. */
+static void cells_are_divided_by_place(void **state) {
+    (void)state;
+    int64_t calls = 0, divided = 0;
+    TEST_SEEDS(seed, 701, 60) {
+        uint64_t rule = seed;
+        bool *apart;
+        weft_body *root;
+        weft_graph *g = random_network(seed, 4, 4, WEFT_F32);
+        ASSERT_OK(weft_graph_status(g));
+        ASSERT_OK(wefti_graph_wrap(g));
+        ASSERT_OK(wefti_body_clone(g, g->root, g->root->name, &root));
+        ASSERT_OK(wefti_divide(g, root, random_place, &rule, &apart));
+        assert_true(count_ops(root) == count_ops(g->root));
+        for (int64_t k = 0; k < root->node_count; k++) {
+            const weft_node *call = &root->nodes[k];
+            for (int64_t i = 0; i < call->callee->node_count; i++)
+                if (random_place(&rule, root, call, &call->callee->nodes[i]) != apart[k])
+                    fail_msg("seed %llu: an op of '%s' is in the wrong place",
+                             (unsigned long long)seed, call->scope);
+            for (int i = 0; i < call->inputs; i++)
+                if (call->in[i] >= 0 && root->values[call->in[i]].kind == WEFTI_VALUE_NODE)
+                    assert_true(root->values[call->in[i]].node < k);
+        }
+        calls += g->root->node_count;
+        divided += root->node_count;
+        wefti_free(apart);
+        wefti_body_destroy(root);
+        weft_graph_destroy(g);
+    }
+    if (!test_one_seed()) assert_true(divided > 2 * calls);
+}
+
+/* ---- runs ---- */
+
 static bool works_on_state(const weft_body *cell, const weft_node *n) {
     for (int i = 0; i < n->inputs; i++)
         if (n->in[i] >= 0 && cell->values[n->in[i]].kind == WEFTI_VALUE_STATE) return true;
@@ -93,6 +148,7 @@ static void places_change_nothing(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(places_change_nothing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(cells_are_divided_by_place),
+                                       cmocka_unit_test(places_change_nothing)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
