@@ -12,8 +12,9 @@
  * (not with --json) and, last, one JSON object.
  *
  * `cached_rows` is the part of the rows of all steps, each counted once a step for each tensor,
- * that the cache had. `hot_look_ups` is the part of look-ups that go to the hottest rows, as many
- * as the cache has bytes for: what the best fixed set of rows would serve. */
+ * that the cache had. `cached_look_ups` is the part of look-ups that it served. `hot_look_ups` is
+ * the part of look-ups that go to the hottest rows, as many as the cache has bytes for: what the
+ * best fixed set of rows would serve. */
 #include <math.h>
 
 #include "stepper.h"
@@ -135,11 +136,12 @@ int main(int argc, char **argv) {
     snprintf(facts, sizeof facts,
              "\"rows\": %lld, \"dim\": %lld, \"batch\": %lld, \"ids\": %lld, \"host_bytes\": %lld, "
              "\"disk_bytes\": %lld, \"rows_hit\": %lld, \"rows_missed\": %lld, \"rows_written\": "
-             "%lld, \"cached_rows\": %.4f, \"hot_look_ups\": %.4f,",
+             "%lld, \"cached_rows\": %.4f, \"cached_look_ups\": %.4f, \"hot_look_ups\": %.4f,",
              (long long)b.rows, (long long)dim, (long long)batch, (long long)ids,
              (long long)m.host_bytes, (long long)m.disk_bytes, (long long)m.cache_hits,
              (long long)m.cache_misses, (long long)m.cache_written,
-             read ? (double)m.cache_hits / (double)read : 0.0,
+             (double)m.cache_hits / (double)(read ? read : 1),
+             (double)m.cache_look_ups_hit / (double)(m.cache_look_ups ? m.cache_look_ups : 1),
              (double)b.hot / (double)(b.looked_up ? b.looked_up : 1));
     stepper_report(&s, facts, "samples_per_second", (double)batch, m);
     weft_session_destroy(b.session);

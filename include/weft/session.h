@@ -498,6 +498,9 @@ typedef struct weft_session_memory {
     /* Rows of tables on a disk that have a cache (weft_plan_cache), on all devices of this process
      * together: read from the cache, read from the disk, and written to it. */
     int64_t cache_hits, cache_misses, cache_written;
+    /* Look-ups in such tables, and those whose row the cache had. A row that a batch has twice is
+     * looked up twice, and is read once. */
+    int64_t cache_look_ups, cache_look_ups_hit;
 } weft_session_memory;
 WEFT_API weft_session_memory weft_session_memory_of(const weft_session *session);
 /** The same two peaks for device `rank`. */

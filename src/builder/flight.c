@@ -63,7 +63,8 @@ weft_status wefti_flight_copy(wefti_emitter *b, wefti_section s, wefti_flight f,
                                      .transfer = -1,
                                      .bytes = bytes,
                                      .rows = f.rows,
-                                     .row_bytes = f.row_bytes};
+                                     .row_bytes = f.row_bytes,
+                                     .looks_up = f.looks_up};
     if (*move < 0) WEFT_TRY(add_move(b, copy, move));
     f.move = *move;
     WEFT_TRY(move_step(b, s, WEFTI_STEP_POST, &f));

@@ -50,7 +50,8 @@ typedef struct wefti_flight {
     const char *name; /* of the steps; NULL: the transfer's */
     wefti_buffer_ref source, destination; /* of a move */
     wefti_buffer_ref named;               /* of a copy of rows: their numbers */
-    int64_t rows, row_bytes;              /* as in the program's move */
+    int64_t rows, row_bytes;              /* as in the program's move, */
+    bool looks_up;                        /* and this */
     /* Of a call: its first part, and how many transfers it has in flight, on all ranks. The second
      * part waits for them. */
     const struct wefti_draft_step *call;
@@ -76,7 +77,8 @@ weft_status wefti_flight_post(struct wefti_emitter *b, wefti_section s, wefti_fl
  * `f`. */
 weft_status wefti_flight_copy(struct wefti_emitter *b, wefti_section s, wefti_flight f,
                               int64_t bytes, int32_t *move) WEFT_CHECKED;
-/* The same for rows: of a table of `vocab` rows. Also uses `named`, `rows` and `row_bytes`. */
+/* The same for rows: of a table of `vocab` rows. Also uses `named`, `rows`,
+ * `row_bytes` and `looks_up`. */
 weft_status wefti_flight_rows(struct wefti_emitter *b, wefti_section s, wefti_flight f,
                               int64_t vocab, int32_t *move) WEFT_CHECKED;
 /* Makes the section's last step the first part of a call, up to instruction `to`. The part leaves

@@ -537,6 +537,7 @@ static weft_status begin_look_up(wefti_emitter *b, wefti_section s, wefti_flight
                       .name = info->name,
                       .source = {b->param_buffer[v], 0},
                       .rows = x->places,
+                      .looks_up = true,
                       .row_bytes = weft_desc_bytes(table) / table->shape[0]};
     WEFT_TRY(wefti_buffer_add(b, x->places * (int64_t)sizeof(int32_t),
                               wefti_build_name(b, "rows to look up in ", info->name),

@@ -242,6 +242,8 @@ static void end_json(const train_progress *p, const weft_train_result *r, weft_s
         cli_json_integer(&json, "cache_hits", r->cache_hits);
         cli_json_integer(&json, "cache_misses", r->cache_misses);
         cli_json_integer(&json, "cache_written", r->cache_written);
+        cli_json_integer(&json, "cache_look_ups", r->cache_look_ups);
+        cli_json_integer(&json, "cache_look_ups_hit", r->cache_look_ups_hit);
     }
     cli_json_text(&json, "checkpoint", *r->checkpoint ? r->checkpoint : NULL);
     cli_json_end(&json);
@@ -273,6 +275,10 @@ void train_progress_end(train_progress *p, const weft_train_result *r, weft_stat
     cli_say(stdout, "peak memory %s, predicted %s\n",
             cli_bytes((double)r->observed_peak_bytes, used),
             cli_bytes((double)r->predicted_peak_bytes, peak));
+    if (r->cache_look_ups > 0)
+        cli_say(stdout, "caches of tables had the rows of %.1f %% of %lld look-ups\n",
+                100.0 * (double)r->cache_look_ups_hit / (double)r->cache_look_ups,
+                (long long)r->cache_look_ups);
     if (r->cache_hits + r->cache_misses > 0)
         cli_say(stdout,
                 "rows of tables on the disk: %lld read from caches (%.1f %%), %lld from the "

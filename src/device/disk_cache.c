@@ -26,6 +26,7 @@ struct wefti_disk_cache {
     wefti_row_cache policy;
     cache_part parts[WEFTI_CACHE_PARTS];
     int count;
+    bool looked_up;
     wefti_row_counts counts;
     wefti_row_place *misses, *leaving; /* [room], both */
     wefti_row_admission *admissions;   /* [room] */
@@ -64,7 +65,7 @@ static weft_status flush(wefti_disk_cache *c, int part) {
         int64_t count = 0;
         for (begin = slot; slot < p->used && count < c->room; slot++)
             if (p->changed[slot] & bit_of(part))
-                c->leaving[count++] = (wefti_row_place){p->row[slot], row_in(c, part, slot)};
+                c->leaving[count++] = (wefti_row_place){p->row[slot], 0, row_in(c, part, slot)};
         WEFT_TRY(write_back(c, part, c->leaving, count, c->staging));
         while (begin < slot) p->changed[begin++] &= (uint8_t)~bit_of(part);
     }
@@ -133,6 +134,7 @@ weft_status wefti_disk_cache_open(const wefti_disk_cache_options *o, wefti_disk_
         return status < 0 ? status : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a cache of rows");
     }
     wefti_row_cache_init(&c->policy, o->slots, o->memory);
+    c->looked_up = o->looked_up;
     for (int part = 0; part < o->count; part++) {
         open_part(c, part, &o->parts[part], memory);
         memory += o->slots * o->parts[part].table.row_bytes;
@@ -209,7 +211,7 @@ static weft_status write_victims(wefti_disk_cache *c, int64_t victims, void *sta
         for (int64_t i = 0; i < victims; i++) {
             const wefti_row_admission *a = &c->admissions[i];
             if (a->changed & bit_of(part))
-                c->leaving[count++] = (wefti_row_place){a->victim, row_in(c, part, a->slot)};
+                c->leaving[count++] = (wefti_row_place){a->victim, 0, row_in(c, part, a->slot)};
         }
         WEFT_TRY(write_back(c, part, c->leaving, count, staging));
     }
@@ -219,18 +221,25 @@ static weft_status write_victims(wefti_disk_cache *c, int64_t victims, void *sta
 static weft_status read_rows(wefti_disk_cache *c, int part, const wefti_row_place *places,
                              int64_t count, void *staging) {
     const size_t bytes = (size_t)c->parts[part].table.row_bytes;
-    int64_t misses = 0;
+    int64_t misses = 0, look_ups = 0, hit = 0;
     for (int64_t i = 0; i < count; i++) {
-        const int64_t slot = wefti_row_cache_find(&c->policy, places[i].row);
-        if (part == 0) wefti_row_cache_count(&c->policy, places[i].row);
-        if (slot >= 0 && c->policy.held[slot] & bit_of(part))
-            memcpy(places[i].memory, row_in(c, part, slot), bytes);
-        else
-            c->misses[misses++] = places[i];
+        const wefti_row_place *row = &places[i];
+        const int64_t slot = wefti_row_cache_find(&c->policy, row->row);
+        if (row->look_ups || (part == 0 && !c->looked_up))
+            wefti_row_cache_count(&c->policy, row->row);
+        look_ups += row->look_ups;
+        if (slot >= 0 && c->policy.held[slot] & bit_of(part)) {
+            memcpy(row->memory, row_in(c, part, slot), bytes);
+            hit += row->look_ups;
+        } else {
+            c->misses[misses++] = *row;
+        }
     }
     WEFT_TRY(wefti_disk_rows_exchange(&c->parts[part].table, true, c->misses, misses, staging));
     c->counts.hits += count - misses;
     c->counts.misses += misses;
+    c->counts.look_ups += look_ups;
+    c->counts.look_ups_hit += hit;
     const int64_t victims = admit(c, misses);
     const weft_status status = write_victims(c, victims, staging);
     for (int64_t i = 0; i < victims && status < 0; i++)

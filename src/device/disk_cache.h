@@ -22,13 +22,14 @@ typedef struct wefti_cache_table {
 typedef struct wefti_disk_cache_options {
     wefti_cache_table parts[WEFTI_CACHE_PARTS]; /* each with a row of its own in each slot */
     int count;
+    bool looked_up; /* part 0 is looked up. Else all reads are those of updates */
     int64_t slots;
     void *memory; /* borrowed: wefti_disk_cache_bytes, aligned to 8 bytes */
 } wefti_disk_cache_options;
 
-/* Rows that were read from the cache, read from a file, and written to a file. */
 typedef struct wefti_row_counts {
-    int64_t hits, misses, written;
+    int64_t hits, misses, written;  /* rows read from the cache, from a file; written to a file */
+    int64_t look_ups, look_ups_hit; /* of rows, and those whose row the cache had */
 } wefti_row_counts;
 
 /* Bytes of memory for a cache. slot_bytes: of one row of each part. */
@@ -39,8 +40,9 @@ weft_status wefti_disk_cache_open(const wefti_disk_cache_options *options,
 void wefti_disk_cache_close(wefti_disk_cache *cache);
 /* Makes room for calls of wefti_disk_cache_move with up to `rows` rows. */
 weft_status wefti_disk_cache_reserve(wefti_disk_cache *cache, int64_t rows) WEFT_CHECKED;
-/* As wefti_disk_rows_move, by way of the cache: of part number `part`. Rows of part 0 that are read
- * count as used. If rows that leave the cache cannot be written back, they stay. */
+/* As wefti_disk_rows_move, by way of the cache: of part number `part`. A row counts as used once in
+ * each call that looks it up. In a cache without look-ups, an update that reads part 0 uses its
+ * rows. If rows that leave the cache cannot be written back, they stay. */
 weft_status wefti_disk_cache_move(wefti_disk_cache *cache, int part, bool reads,
                                   wefti_row_place *places, int64_t count,
                                   void *staging) WEFT_CHECKED;

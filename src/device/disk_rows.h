@@ -16,6 +16,7 @@ enum {
 /* A row of a table, and where its bytes are or go. */
 typedef struct wefti_row_place {
     int32_t row;
+    int32_t look_ups; /* of a read: how many of this step's look-ups it serves; 0: an update's */
     unsigned char *memory;
 } wefti_row_place;
 

@@ -41,7 +41,8 @@ static int64_t list_parts(const wefti_rank_device *d, const wefti_program *p, in
 static weft_status open_cache(wefti_rank_device *d, const wefti_program *p, int32_t value,
                               wefti_cache_of *out) {
     const wefti_tensor *x = &p->tensors[value];
-    wefti_disk_cache_options o = {.slots = x->cache_slots,
+    wefti_disk_cache_options o = {.looked_up = wefti_location_space(x->home) == WEFTI_SPACE_DISK,
+                                  .slots = x->cache_slots,
                                   .memory = wefti_rank_device_at(d, x->cache)};
     const int64_t slot_bytes = list_parts(d, p, value, &o);
     *out = (wefti_cache_of){.at = x->cache,
@@ -93,6 +94,8 @@ wefti_row_counts wefti_rank_device_row_counts(const wefti_rank_device *d) {
         all.hits += one.hits;
         all.misses += one.misses;
         all.written += one.written;
+        all.look_ups += one.look_ups;
+        all.look_ups_hit += one.look_ups_hit;
     }
     return all;
 }

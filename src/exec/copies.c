@@ -4,6 +4,7 @@
 #include "base/number.h"
 #include "exec/rank_device.h"
 #include "program/print.h"
+#include "rows/rows.h"
 
 /* The file's threads and the kernel touch the memory as soon as a read or write is posted, so the
  * work before it must be done. */
@@ -56,6 +57,18 @@ static weft_status read_rows(wefti_rank_device *d, const wefti_step *step, int64
     return wefti_stream_finish(d->stream);
 }
 
+/* The named rows stand before the others. Behind them, the list of a look-up has each further
+ * look-up of a row (rows_find). */
+static void place_rows(const wefti_rank_device *d, const wefti_program_move *move,
+                       unsigned char *memory, wefti_row_move *m) {
+    int64_t i = 0;
+    for (; i < move->rows && d->rows[i] >= 0; i++)
+        m->places[i] = (wefti_row_place){d->rows[i], move->looks_up, memory + i * move->row_bytes};
+    m->count = i;
+    for (; i < move->rows; i++)
+        if (d->rows[i] < -1) m->places[wefti_rows_repeated(d->rows[i])].look_ups++;
+}
+
 /* Begins a copy of rows of a file. The queue's thread and the kernel touch the memory, so the work
  * before must be done. */
 static weft_status post_file_rows(wefti_rank_device *d, const wefti_program_move *move,
@@ -72,10 +85,7 @@ static weft_status post_file_rows(wefti_rank_device *d, const wefti_program_move
                                   .begin = wefti_location_offset(table) - block->begin,
                                   .row_bytes = move->row_bytes};
     m->posted_ns = d->trace ? wefti_now_ns() : 0;
-    m->count = 0;
-    for (int64_t i = 0; i < move->rows; i++)
-        if (d->rows[i] >= 0)
-            m->places[m->count++] = (wefti_row_place){d->rows[i], rows + i * move->row_bytes};
+    place_rows(d, move, rows, m);
     WEFT_TRY(wefti_stream_follow(d->copies, d->stream, d->copies_begin));
     WEFT_TRY(wefti_stream_finish(d->copies));
     if (wefti_stream_exposes(d->copies))

@@ -46,8 +46,10 @@ typedef struct wefti_program_move {
     int64_t bytes;    /* SPACES; else 0. Of rows: the most */
     /* A copy of rows: from their places in a table to rows behind each other in device memory
      * (fetch), or back (store). args[2] names them: i32 [rows], in device memory. Row i of the
-     * others is row args[2][i] of the table; one below 0 is none. 0: the copy is of bytes. */
+     * others is row args[2][i] of the table. Rows stand before entries below 0, which are none.
+     * 0: the copy is of bytes. */
     int64_t rows, row_bytes;
+    bool looks_up; /* args[2] lists the look-ups of the step (rows_find); else an update's rows */
 } wefti_program_move;
 
 typedef enum wefti_phase { WEFTI_FORWARD, WEFTI_BACKWARD, WEFTI_UPDATE, WEFTI_OTHER } wefti_phase;

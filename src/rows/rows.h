@@ -31,6 +31,15 @@ typedef struct wefti_rows {
     int32_t *ids, *begin, *place;
 } wefti_rows;
 
+/* A list that names each row once has room for a further look-up of one: the number of the row's
+ * place in the list, as a number below -1. */
+static inline int32_t wefti_rows_repeat(int32_t place) {
+    return -2 - place;
+}
+static inline int32_t wefti_rows_repeated(int32_t repeat) {
+    return -2 - repeat;
+}
+
 /* Bytes of memory that wefti_rows_find needs for so many places. */
 size_t wefti_rows_bytes(int64_t places);
 /* Finds the rows of ids [places]. Negative ids are no rows. The result lies in `memory`. Takes time

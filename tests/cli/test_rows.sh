@@ -49,8 +49,9 @@ for tier in host disk cache; do
     rm -r adam
     moves=''
 done
-expect 0 '"cache_hits": |"cache_misses": |"cache_written": ' train cache.yaml train.rows=auto train.optimizer=adam --json
-expect 0 'caches|written' train cache.yaml train.rows=auto train.optimizer=adam
+# 4 steps look up 32 rows each, and 4 validations 20 times 32
+expect 0 '"cache_hits": |"cache_misses": |"cache_written": |"cache_look_ups": 2688,|"cache_look_ups_hit": ' train cache.yaml train.rows=auto train.optimizer=adam --json
+expect 0 'caches|2688|written' train cache.yaml train.rows=auto train.optimizer=adam
 expect 0 '"host_bytes": 7872,' model cache.yaml train.rows=auto train.optimizer=adam --json
 expect 1 'memory.offload|cache|train.rows' train cache.yaml
 sed 's/4KiB/1MiB/g' cache.yaml >large.yaml

@@ -61,7 +61,7 @@ static weft_status move_rows(bed *b, bool reads, uint64_t *seed) {
     assert_true(memory && places);
     for (int64_t row = (int64_t)random_below(seed, step); row < b->rows;
          row += 1 + (int64_t)random_below(seed, step), count++) {
-        places[count] = (wefti_row_place){(int32_t)row, memory + count * t->row_bytes};
+        places[count] = (wefti_row_place){(int32_t)row, 0, memory + count * t->row_bytes};
         for (int64_t i = 0; i < t->row_bytes && !reads; i++)
             places[count].memory[i] = (unsigned char)random_below(seed, 256);
         if (!reads)

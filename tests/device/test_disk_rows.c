@@ -15,7 +15,7 @@ static int64_t choose_rows(uint64_t *seed, int64_t rows, int64_t row_bytes, unsi
     const uint64_t step = 1 + random_below(seed, random_below(seed, 2) ? 2 : 200);
     int64_t count = 0;
     for (int64_t row = 0; row < rows; row += 1 + (int64_t)random_below(seed, step), count++)
-        out[count] = (wefti_row_place){(int32_t)row, memory + count * row_bytes};
+        out[count] = (wefti_row_place){(int32_t)row, 0, memory + count * row_bytes};
     for (int64_t i = count - 1; i > 0; i--) {
         const int64_t k = (int64_t)random_below(seed, (uint64_t)i + 1);
         const int32_t row = out[i].row;
@@ -76,7 +76,7 @@ static weft_status move_some(wefti_disk_stream *d, bool reads, unsigned char *me
     const wefti_disk_table t = {.file = d, .begin = 4096, .row_bytes = ROW};
     wefti_row_place places[COUNT];
     for (int i = 0; i < COUNT; i++)
-        places[i] = (wefti_row_place){2 * (COUNT - 1 - i), memory + i * ROW};
+        places[i] = (wefti_row_place){2 * (COUNT - 1 - i), 0, memory + i * ROW};
     return wefti_disk_rows_move(&t, reads, places, COUNT, staging);
 }
 

@@ -516,6 +516,45 @@ static void caches_are_counted(void **state) {
     weft_graph_destroy(g);
 }
 
+/* A cache with room for all rows has the row of each look-up whose row an earlier step looked up.
+ * Updates look nothing up. */
+static void look_ups_are_counted(void **state) {
+    (void)state;
+    enum { LARGE = 900, PLACES = 60, UNLIKE = 150 };
+    TEST_SEEDS(seed, 1, 6) {
+        dice d = {seed, 0};
+        weft_graph *g;
+        weft_session *s;
+        bool seen[LARGE] = {0};
+        int64_t look_ups = 0, hit = 0;
+        ASSERT_OK(weft_graph_create(&g));
+        weft_value table =
+            weft_param(g, "table", matrix(LARGE, DIM), (weft_init){WEFT_INIT_ZEROS, 0});
+        weft_value in = weft_input(g, "ids", WEFT_DESC(WEFT_I32, PLACES / 4, 4));
+        weft_loss(g, weft_mean(g, weft_embedding(g, table, in, WEFT_F32), 0, NULL, false));
+        ASSERT_OK(cached_session(1 << 20, g, &s));
+        for (int step = 0; step < 8; step++) {
+            int32_t ids[PLACES];
+            const int64_t unlike = 1 + roll(&d, UNLIKE);
+            for (int i = 0; i < PLACES; i++) {
+                ids[i] = (int32_t)(roll(&d, unlike) * (LARGE / UNLIKE));
+                hit += seen[ids[i]];
+            }
+            for (int i = 0; i < PLACES; i++) seen[ids[i]] = true;
+            look_ups += PLACES;
+            ASSERT_OK(weft_session_feed(s, 0, "ids", ids, sizeof ids));
+            ASSERT_OK(weft_session_step(s, 0.1, NULL));
+            const weft_session_memory m = weft_session_memory_of(s);
+            if (m.cache_look_ups != look_ups || m.cache_look_ups_hit != hit)
+                fail_msg("WEFT_TEST_SEED=%llu: %lld of %lld look-ups hit, not %lld of %lld",
+                         (unsigned long long)seed, (long long)m.cache_look_ups_hit,
+                         (long long)m.cache_look_ups, (long long)hit, (long long)look_ups);
+        }
+        weft_session_destroy(s);
+        weft_graph_destroy(g);
+    }
+}
+
 /* The copies of all tables' rows begin before any call computes. */
 static void look_ups_begin_with_the_pass(void **state) {
     (void)state;
@@ -579,6 +618,7 @@ int main(void) {
         cmocka_unit_test(tiers_change_no_bits),
         cmocka_unit_test(device_memory_holds_rows_alone),
         cmocka_unit_test(caches_are_counted),
+        cmocka_unit_test(look_ups_are_counted),
         cmocka_unit_test(look_ups_begin_with_the_pass),
         cmocka_unit_test(failed_copies_are_told),
     };

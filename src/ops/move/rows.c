@@ -8,7 +8,8 @@
  *     rows_find(ids i32 [...]; vocab) -> rows i32 [places], place i32 [...].
  *
  * `rows` has each row of a table of `vocab` rows once, in the order in which the ids first name it,
- * and then -1. `place` has the place of each id in `rows`. An id outside the table has place -1.
+ * then the further look-ups of each (wefti_rows_repeat), and then -1. `place` has the place of each
+ * id in `rows`. An id outside the table has place -1.
  *
  *     rows_sum(rows [n, ..., 2 + dim]; vocab, begin, first_column, columns, parts)
  *             -> ids i32 [places], sums [places, columns].
@@ -115,6 +116,15 @@ static weft_status reference_find(const weft_node *n, const wefti_random *random
         out[0][row] = in[0][i];
         out[1][i] = (double)row;
         count += row == count;
+    }
+    int64_t end = count;
+    for (int64_t row = 0; row < count; row++) {
+        bool again = false;
+        for (int64_t i = 0; i < places; i++) {
+            if (out[1][i] != (double)row) continue;
+            if (again) out[0][end++] = wefti_rows_repeat((int32_t)row);
+            again = true;
+        }
     }
     return WEFT_OK;
 }

@@ -135,5 +135,7 @@ weft_status wefti_training_finish(wefti_training *t) {
     t->result->cache_hits = m.cache_hits;
     t->result->cache_misses = m.cache_misses;
     t->result->cache_written = m.cache_written;
+    t->result->cache_look_ups = m.cache_look_ups;
+    t->result->cache_look_ups_hit = m.cache_look_ups_hit;
     return WEFT_OK;
 }

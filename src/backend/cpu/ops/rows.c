@@ -67,12 +67,16 @@ static weft_status run_rows_find(const wefti_kernel *kernel, const wefti_run *ru
     for (int64_t i = 0; i < k->places; i++)
         ids[i] = given[i] >= 0 && given[i] < k->vocab ? given[i] : -1;
     wefti_rows_find(ids, k->places, ids + k->places, &rows);
+    int32_t end = rows.count;
     for (int64_t i = 0; i < k->places; i++) {
         row[i] = i < rows.count ? rows.ids[i] : -1;
         place[i] = -1;
     }
     for (int32_t r = 0; r < rows.count; r++)
-        for (int32_t i = rows.begin[r]; i < rows.begin[r + 1]; i++) place[rows.place[i]] = r;
+        for (int32_t i = rows.begin[r]; i < rows.begin[r + 1]; i++) {
+            if (i > rows.begin[r]) row[end++] = wefti_rows_repeat(r);
+            place[rows.place[i]] = r;
+        }
     return WEFT_OK;
 }
 
