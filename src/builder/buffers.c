@@ -1,6 +1,7 @@
 /* Steps and buffers of a program that is being built. Arguments of steps are buffers, which get
  * offsets at the end. Persistent buffers are appended to the persistent arena, in the order of
- * their creation. The other buffers share the transient arena by lifetime. */
+ * their creation, unless one lies behind another. The other buffers share the transient arena by
+ * lifetime. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +16,8 @@ weft_status wefti_buffer_add(wefti_emitter *b, int64_t bytes, const char *name, 
                        .space = WEFTI_SPACE_DEVICE,
                        .of = -1,
                        .persistent = false,
+                       .behind = -1,
+                       .before = -1,
                        .param = -1,
                        .name = name};
     *out = (int32_t)b->buffer_count++;
@@ -284,6 +287,16 @@ static weft_status check_spaces(const wefti_emitter *b, const wefti_draft_step *
     return check_space(b, d, d->frame);
 }
 
+/* Places buffer i, and those behind it. */
+static weft_status place_persistent(wefti_emitter *b, int64_t i, int64_t *const *end) {
+    wefti_buffer *x = &b->buffers[i];
+    if (x->space == WEFTI_SPACE_DISK) /* no two buffers share a block */
+        *end[x->space] = wefti_round_up(*end[x->space], WEFTI_DISK_ALIGNMENT);
+    x->life.offset = *end[x->space];
+    WEFT_TRY(wefti_place_count(x->life.bytes, end[x->space]));
+    return x->before < 0 ? WEFT_OK : place_persistent(b, x->before, end);
+}
+
 weft_status wefti_buffers_finish(wefti_emitter *b) {
     wefti_program *p = b->p;
     int64_t *persistent[WEFTI_SPACES] = {&p->persistent_bytes};
@@ -292,12 +305,9 @@ weft_status wefti_buffers_finish(wefti_emitter *b) {
         *persistent[s] = b->spec->before.of[s][WEFTI_PERSISTENT];
     }
     for (int64_t i = 0; i < b->buffer_count; i++) {
-        wefti_buffer *x = &b->buffers[i];
-        if (!x->persistent || x->fixed) continue;
-        if (x->space == WEFTI_SPACE_DISK) /* no two buffers share a block */
-            *persistent[x->space] = wefti_round_up(*persistent[x->space], WEFTI_DISK_ALIGNMENT);
-        x->life.offset = *persistent[x->space];
-        WEFT_TRY(wefti_place_count(x->life.bytes, persistent[x->space]));
+        const wefti_buffer *x = &b->buffers[i];
+        if (x->persistent && !x->fixed && x->behind < 0)
+            WEFT_TRY(place_persistent(b, i, persistent));
     }
     widen_packed(b);
     WEFT_TRY(place_transient(b, WEFTI_SPACE_DEVICE, &p->transient_bytes));

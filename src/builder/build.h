@@ -20,6 +20,8 @@ typedef struct wefti_buffer {
     wefti_space space; /* the memory that it lies in */
     bool persistent;   /* in the persistent arena, in the order of creation */
     bool fixed;        /* offset given by the sharing program */
+    int32_t behind;    /* persistent: it lies next behind this earlier buffer; -1: any */
+    int32_t before;    /* the buffer that lies so behind this one; -1: any */
     bool saved;        /* values that a call keeps for its backward pass */
     int32_t param;     /* index of the parameter's tensor that it contains, in pieces or gathered;
                           -1: none */

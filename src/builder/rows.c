@@ -289,14 +289,19 @@ weft_status wefti_rows_cache(wefti_emitter *b, int32_t v, const wefti_update_rul
     wefti_tensor *table = &b->p->tensors[b->param_index[v]];
     const int64_t most = cache_bytes(b, v, rule->states);
     int64_t slot = 0;
-    for (int32_t t = 0; t < b->p->tensor_count; t++) {
+    int32_t last = -1; /* buffers that lie next to each other, so that rows can be records */
+    for (int32_t t = 0; most && t < b->p->tensor_count; t++) {
         const wefti_tensor *x = &b->p->tensors[t];
-        if ((x == table || x->param == b->param_index[v]) &&
-            b->buffers[b->tensor_buffer[t]].space == WEFTI_SPACE_DISK)
-            slot += wefti_tensor_row_bytes(x);
+        wefti_buffer *buffer = &b->buffers[b->tensor_buffer[t]];
+        if ((x != table && x->param != b->param_index[v]) || buffer->space != WEFTI_SPACE_DISK)
+            continue;
+        slot += wefti_tensor_row_bytes(x);
+        buffer->behind = last;
+        if (last >= 0) b->buffers[last].before = b->tensor_buffer[t];
+        last = b->tensor_buffer[t];
     }
-    if (!most || !slot) return WEFT_OK;
-    const int64_t slots = wefti_row_cache_slots(most - most % WEFTI_ALIGNMENT, slot);
+    if (!slot) return WEFT_OK;
+    const int64_t slots = wefti_disk_cache_slots(most - most % WEFTI_ALIGNMENT, slot);
     WEFT_REQUIRE(
         slots > 0, WEFT_E_ARG,
         "memory.offload: a cache of %lld bytes for '%s' has room for no row; one takes %lld",

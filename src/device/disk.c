@@ -330,6 +330,7 @@ weft_status wefti_disk_stream_open(const wefti_disk_options *o, wefti_disk_strea
     d->own.alignment = 1;
     d->depth = o->depth ? o->depth : DISK_DEPTH;
     (void)pthread_mutex_init(&d->lock, NULL);
+    (void)pthread_mutex_init(&d->bouncing, NULL);
     (void)pthread_cond_init(&d->work, NULL);
     (void)pthread_cond_init(&d->done, NULL);
     weft_status status = open_all(o, d);
@@ -357,10 +358,13 @@ void wefti_disk_stream_close(wefti_disk_stream *d) {
     for (int32_t i = 0; i < d->thread_count; i++) (void)pthread_join(d->threads[i], NULL);
     while (d->tickets) free_ticket(d->tickets);
     wefti_free(d->buffers);
+    wefti_free(d->bounce);
+    wefti_free(d->records);
     wefti_disk_cipher_destroy(d->cipher);
     wefti_disk_loans_close(d);
     if (d->own.fd >= 0) (void)close(d->own.fd);
     (void)pthread_mutex_destroy(&d->lock);
+    (void)pthread_mutex_destroy(&d->bouncing);
     (void)pthread_cond_destroy(&d->work);
     (void)pthread_cond_destroy(&d->done);
     wefti_free(d->text);
@@ -495,13 +499,13 @@ weft_status wefti_disk_stream_ask(wefti_disk_stream *d, bool writes, int64_t beg
 weft_status wefti_disk_stream_read(wefti_disk_stream *d, int64_t offset, int64_t bytes,
                                    void *memory, wefti_disk_ticket **out) {
     WEFT_TRY(wefti_disk_stream_ask(d, false, offset, offset + bytes));
-    return wefti_disk_stream_begin(d, false, offset, bytes, memory, out);
+    return wefti_disk_stream_begin_at(d, false, offset, bytes, memory, out);
 }
 
 weft_status wefti_disk_stream_write(wefti_disk_stream *d, int64_t offset, int64_t bytes,
                                     const void *memory, wefti_disk_ticket **out) {
     WEFT_TRY(wefti_disk_stream_ask(d, true, offset, offset + bytes));
-    return wefti_disk_stream_begin(d, true, offset, bytes, (unsigned char *)memory, out);
+    return wefti_disk_stream_begin_at(d, true, offset, bytes, (unsigned char *)memory, out);
 }
 
 /* Tells of a ticket's error: what, and where. */

@@ -14,8 +14,9 @@
  * read, also after a failed write. Encryption takes 24 bytes of memory for each block
  * (disk_cipher.c).
  *
- * An operation that fails to begin changes nothing. All memory is allocated then, so this is where
- * it runs out. A write that fails at the wait may have written any of its bytes. */
+ * An operation that fails to begin changes nothing, except among records (disk_records.h). All
+ * memory is allocated then, so this is where it runs out. A write that fails at the wait may have
+ * written any of its bytes. */
 #ifndef WEFTI_DEVICE_DISK_H
 #define WEFTI_DEVICE_DISK_H
 
@@ -79,8 +80,8 @@ weft_status wefti_disk_free_bytes(const char *directory, int64_t *out) WEFT_CHEC
 
 /* Bytes [offset, offset + bytes) are those of another file, from its byte `at` on, until they are
  * written: they take no space here. The other file is kept open, and must not change. Nothing else
- * is done meanwhile with these bytes. *out false: nothing was done, since the reader has no file or
- * this stream is encrypted. */
+ * is done meanwhile with these bytes. *out false: nothing was done, since the reader has no file,
+ * this stream is encrypted, or records lie there. */
 weft_status wefti_disk_stream_lend(wefti_disk_stream *d, int64_t offset, int64_t bytes,
                                    const wefti_reader *reader, int64_t at, bool *out) WEFT_CHECKED;
 /* How many of these bytes lie in other files. */

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <sys/uio.h>
 
-#include "device/disk.h"
+#include "device/disk_records.h"
 
 struct wefti_disk_ticket {
     wefti_disk_ticket *next, **link; /* all tickets of the stream */
@@ -62,8 +62,12 @@ struct wefti_disk_stream {
     wefti_disk_loan *loans; /* by place */
     int64_t loan_count, loan_cap;
     wefti_disk_guard *guards;
+    wefti_disk_records *records;
+    int64_t record_count, record_cap;
     wefti_disk_file *lenders;
     int64_t lender_count, lender_cap;
+    pthread_mutex_t bouncing; /* of the bytes of `bounce`; taken before `lock` */
+    void *bounce;             /* NULL: there are no records */
     pthread_t threads[WEFTI_DISK_DEPTH_MAX];
     int32_t thread_count;
     wefti_disk_ring *ring;     /* NULL: threads */
@@ -91,10 +95,15 @@ void wefti_disk_stream_unguard(wefti_disk_stream *d, const wefti_disk_guard *gua
 /* Calls the guards of bytes [begin, end). */
 weft_status wefti_disk_stream_ask(wefti_disk_stream *d, bool writes, int64_t begin,
                                   int64_t end) WEFT_CHECKED;
-/* Begins a read or write that no guard sees. */
+/* Begins a read or write that no guard sees, at a place of the file. */
 weft_status wefti_disk_stream_begin(wefti_disk_stream *d, bool writes, int64_t offset,
                                     int64_t bytes, void *memory,
                                     wefti_disk_ticket **out) WEFT_CHECKED;
+
+/* disk_records.c. The same at an offset of the stream: bytes among records lie elsewhere. */
+weft_status wefti_disk_stream_begin_at(wefti_disk_stream *d, bool writes, int64_t offset,
+                                       int64_t bytes, void *memory,
+                                       wefti_disk_ticket **out) WEFT_CHECKED;
 
 /* Takes the next request from the queue. False: there is none; with `block`, the stream is closing.
  */

@@ -19,9 +19,15 @@ typedef struct row_run {
     wefti_disk_ticket *ticket;
 } row_run;
 
+/* Begins a read or write at an offset of the stream, or at a place of the file. */
+typedef weft_status begin_at(wefti_disk_stream *d, bool writes, int64_t at, int64_t bytes,
+                             void *memory, wefti_disk_ticket **out);
+
 typedef struct rows_io {
     const wefti_disk_table *table;
+    begin_at *begin;
     bool reads;
+    int64_t gap; /* bytes between rows of one request, at most */
     const wefti_row_place *places;
     int64_t count;
     int64_t next,
@@ -57,7 +63,7 @@ static row_run next_run(rows_io *x) {
     while (whole && x->next < x->count) {
         const int64_t begin = most(begin_of(x, x->next), x->done),
                       end = begin_of(x, x->next) + x->table->row_bytes;
-        if (below(begin) > r.to + ROWS_GAP || below(begin) >= limit) break;
+        if (below(begin) > r.to + x->gap || below(begin) >= limit) break;
         r.covered += least(end, limit) - begin;
         r.to = most(r.to, above(least(end, limit)));
         r.count++;
@@ -95,8 +101,7 @@ static weft_status begin_run(rows_io *x, int64_t k) {
     row_run *r = &x->runs[k % WEFTI_ROWS_UNDER_WAY];
     *r = next_run(x);
     if (!x->reads && r->covered == r->to - r->from) return WEFT_OK;
-    return wefti_disk_stream_begin(x->table->file, false, r->from, r->to - r->from, memory_of(x, k),
-                                   &r->ticket);
+    return x->begin(x->table->file, false, r->from, r->to - r->from, memory_of(x, k), &r->ticket);
 }
 
 /* The bytes of run k are there. */
@@ -105,8 +110,7 @@ static weft_status use_run(rows_io *x, int64_t k) {
     WEFT_TRY(end_request(x, r));
     copy_rows(x, k);
     if (x->reads) return WEFT_OK;
-    return wefti_disk_stream_begin(x->table->file, true, r->from, r->to - r->from, memory_of(x, k),
-                                   &r->ticket);
+    return x->begin(x->table->file, true, r->from, r->to - r->from, memory_of(x, k), &r->ticket);
 }
 
 /* Each run is read, used ROWS_LAG runs later, and ended as many later. */
@@ -126,10 +130,14 @@ static int by_row(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-weft_status wefti_disk_rows_exchange(const wefti_disk_table *table, bool reads,
-                                     wefti_row_place *places, int64_t count, void *staging) {
+/* Writes of whole blocks need no bytes between them. */
+static weft_status move(const wefti_disk_table *table, begin_at *begin, bool reads,
+                        wefti_row_place *places, int64_t count, void *staging) {
+    const bool whole = (table->begin | table->row_bytes) % WEFTI_DISK_ALIGNMENT == 0;
     rows_io x = {.table = table,
+                 .begin = begin,
                  .reads = reads,
+                 .gap = !reads && whole ? 0 : ROWS_GAP,
                  .places = places,
                  .count = count,
                  .staging = wefti_disk_align(staging)};
@@ -143,6 +151,11 @@ weft_status wefti_disk_rows_exchange(const wefti_disk_table *table, bool reads,
     return wefti_failure_tell(&first);
 }
 
+weft_status wefti_disk_rows_exchange(const wefti_disk_table *table, bool reads,
+                                     wefti_row_place *places, int64_t count, void *staging) {
+    return move(table, wefti_disk_stream_begin, reads, places, count, staging);
+}
+
 weft_status wefti_disk_rows_move(const wefti_disk_table *table, bool reads, wefti_row_place *places,
                                  int64_t count, void *staging) {
     int32_t first = INT32_MAX, last = 0;
@@ -153,5 +166,5 @@ weft_status wefti_disk_rows_move(const wefti_disk_table *table, bool reads, weft
     if (count)
         WEFT_TRY(wefti_disk_stream_ask(table->file, !reads, table->begin + first * table->row_bytes,
                                        table->begin + (last + 1) * table->row_bytes));
-    return wefti_disk_rows_exchange(table, reads, places, count, staging);
+    return move(table, wefti_disk_stream_begin_at, reads, places, count, staging);
 }

@@ -32,7 +32,8 @@ typedef struct wefti_disk_table {
  * bytes. */
 weft_status wefti_disk_rows_move(const wefti_disk_table *table, bool reads, wefti_row_place *places,
                                  int64_t count, void *staging) WEFT_CHECKED;
-/* The same for the cache that has the table's newest rows. */
+/* The same for the cache that has the table's newest rows. `table` is a place of the file
+ * (disk_records.h). */
 weft_status wefti_disk_rows_exchange(const wefti_disk_table *table, bool reads,
                                      wefti_row_place *places, int64_t count,
                                      void *staging) WEFT_CHECKED;

@@ -36,6 +36,34 @@ static int64_t list_parts(const wefti_rank_device *d, const wefti_program *p, in
     return bytes;
 }
 
+static int64_t begin_of(const wefti_cache_table *x) {
+    return x->table.begin + x->first * x->table.row_bytes;
+}
+
+/* Makes records of parts that have the same rows and lie behind each other: from number i on.
+ * *out: the first part behind them. */
+static weft_status join_parts(const wefti_disk_cache_options *o, int i, int *out) {
+    const wefti_cache_table *first = &o->parts[i];
+    int64_t row_bytes[WEFTI_RECORD_PARTS];
+    wefti_disk_records r, longer;
+    bool joined = false;
+    int count = 0;
+    for (*out = i; *out < o->count; ++*out) {
+        const wefti_cache_table *x = &o->parts[*out];
+        if (x->first != first->first || x->rows != first->rows ||
+            x->table.file != first->table.file)
+            break;
+        row_bytes[count++] = x->table.row_bytes;
+        if (count == 1) continue;
+        if (!wefti_disk_records_of(begin_of(first), x->rows, count, row_bytes, &longer) ||
+            longer.part[count - 1].begin != begin_of(x))
+            break;
+        r = longer;
+        joined = true;
+    }
+    return joined ? wefti_disk_stream_interleave(first->table.file, &r) : WEFT_OK;
+}
+
 /* Host memory of a device that is not direct is reached by its copies alone, unless it is exposed:
  * that of a cache is, as long as the cache lives. */
 static weft_status open_cache(wefti_rank_device *d, const wefti_program *p, int32_t value,
@@ -45,6 +73,7 @@ static weft_status open_cache(wefti_rank_device *d, const wefti_program *p, int3
                                   .slots = x->cache_slots,
                                   .memory = wefti_rank_device_at(d, x->cache)};
     const int64_t slot_bytes = list_parts(d, p, value, &o);
+    for (int part = 0; part < o.count;) WEFT_TRY(join_parts(&o, part, &part));
     *out = (wefti_cache_of){.at = x->cache,
                             .memory = {o.memory, wefti_disk_cache_bytes(o.slots, slot_bytes)}};
     if (wefti_stream_exposes(d->copies))

@@ -13,10 +13,6 @@ size_t wefti_row_cache_bytes(int64_t slots) {
     return (size_t)slots * (sizeof(int32_t) * (1 + CACHE_PLACES) + 2 + WEFTI_CACHE_COUNTERS);
 }
 
-int64_t wefti_row_cache_slots(int64_t bytes, int64_t slot_bytes) {
-    return bytes / (slot_bytes + (int64_t)wefti_row_cache_bytes(1));
-}
-
 void wefti_row_cache_init(wefti_row_cache *c, int64_t slots, void *memory) {
     int32_t *row = memory;
     uint8_t *held = (uint8_t *)(row + slots * (1 + CACHE_PLACES));
@@ -121,6 +117,12 @@ static void put(wefti_row_cache *c, int64_t slot, int32_t row) {
     c->row[slot] = row;
 }
 
+void wefti_row_cache_give(wefti_row_cache *c, int64_t slot, int32_t row) {
+    if (c->row[slot] >= 0) remove_place(c, place_of(c, c->row[slot]));
+    put(c, slot, row);
+    c->held[slot] = c->changed[slot] = 0;
+}
+
 bool wefti_row_cache_admit(wefti_row_cache *c, int32_t row, wefti_row_admission *out) {
     *out = (wefti_row_admission){.slot = c->used, .victim = -1};
     if (c->used < c->slots) {
@@ -132,16 +134,13 @@ bool wefti_row_cache_admit(wefti_row_cache *c, int32_t row, wefti_row_admission 
         out->victim = c->row[out->slot];
         out->held = c->held[out->slot];
         out->changed = c->changed[out->slot];
-        remove_place(c, place_of(c, out->victim));
     }
-    put(c, out->slot, row);
-    c->held[out->slot] = c->changed[out->slot] = 0;
+    wefti_row_cache_give(c, out->slot, row);
     return true;
 }
 
 void wefti_row_cache_restore(wefti_row_cache *c, const wefti_row_admission *a) {
-    remove_place(c, place_of(c, c->row[a->slot]));
-    put(c, a->slot, a->victim);
+    wefti_row_cache_give(c, a->slot, a->victim);
     c->held[a->slot] = a->held;
     c->changed[a->slot] = a->changed;
 }

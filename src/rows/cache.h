@@ -28,8 +28,6 @@ typedef struct wefti_row_cache {
 
 /* Bytes of memory for a cache of so many slots: in proportion to them. */
 size_t wefti_row_cache_bytes(int64_t slots);
-/* The most slots of `slot_bytes` bytes that fit in `bytes`, with their policy. */
-int64_t wefti_row_cache_slots(int64_t bytes, int64_t slot_bytes);
 /* An empty cache of at least one slot. It lies in `memory`, which is aligned to 8 bytes. */
 void wefti_row_cache_init(wefti_row_cache *cache, int64_t slots, void *memory);
 
@@ -37,6 +35,9 @@ void wefti_row_cache_init(wefti_row_cache *cache, int64_t slots, void *memory);
 int64_t wefti_row_cache_find(const wefti_row_cache *cache, int32_t row);
 /* A row is used. */
 void wefti_row_cache_count(wefti_row_cache *cache, int32_t row);
+
+/* Gives a row that has no slot this slot, whose row then has none. */
+void wefti_row_cache_give(wefti_row_cache *cache, int64_t slot, int32_t row);
 
 /* A slot that a row gets, and what was there. */
 typedef struct wefti_row_admission {

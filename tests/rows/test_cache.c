@@ -69,16 +69,6 @@ static void caches_hold_what_a_model_holds(void **state) {
     }
 }
 
-static void slots_fit_their_bytes(void **state) {
-    (void)state;
-    for (int64_t bytes = 0; bytes < 100000; bytes += 777)
-        for (int64_t slot = 1; slot < 2000; slot += 331) {
-            const int64_t slots = wefti_row_cache_slots(bytes, slot);
-            assert_true((int64_t)wefti_row_cache_bytes(slots) + slots * slot <= bytes);
-            assert_true((int64_t)wefti_row_cache_bytes(slots + 1) + (slots + 1) * slot > bytes);
-        }
-}
-
 /* ---- the hit rate ---- */
 
 /* Steps of look-ups in a table whose row r is drawn with a weight of (1 + r)^-1.05. */
@@ -157,7 +147,6 @@ static void hits_are_those_of_the_best_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(caches_hold_what_a_model_holds),
-                                       cmocka_unit_test(slots_fit_their_bytes),
                                        cmocka_unit_test(hits_are_those_of_the_best_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
