@@ -43,6 +43,11 @@ weft_status weft_fortran_plan_cache(weft_plan *plan, const CFI_cdesc_t *match, i
     WEFT_FORTRAN_TEXT(pattern, match);
     return weft_plan_cache(plan, pattern, (weft_offload)what, bytes);
 }
+weft_status weft_fortran_plan_cache_percent(weft_plan *plan, const CFI_cdesc_t *match, int what,
+                                            double percent) {
+    WEFT_FORTRAN_TEXT(pattern, match);
+    return weft_plan_cache_percent(plan, pattern, (weft_offload)what, percent);
+}
 weft_status weft_fortran_op_place(weft_plan *plan, const CFI_cdesc_t *match,
                                   const CFI_cdesc_t *where) {
     WEFT_FORTRAN_TEXT(pattern, match);

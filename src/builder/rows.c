@@ -275,22 +275,37 @@ weft_status wefti_rows_away(const wefti_emitter *b, int32_t v, bool *out_away, w
     return WEFT_OK;
 }
 
-/* The bytes that the entries of the plan give the cache of a table. */
-static int64_t cache_bytes(const wefti_emitter *b, int32_t v, bool states) {
+/* What the entries of the plan give the cache of a table. */
+static wefti_cache_size cache_size(const wefti_emitter *b, int32_t v, bool states) {
     const weft_plan *plan = b->spec->plan;
     const char *name = b->root->values[v].name;
     const wefti_offload_rule *value = wefti_plan_offload_rule(plan, WEFT_OFFLOAD_PARAMETERS, name),
                              *state = wefti_plan_offload_rule(plan, WEFT_OFFLOAD_OPTIMIZER, name);
-    return (value ? value->cache : 0) + (state && states ? state->cache : 0);
+    wefti_cache_size all = {0};
+    if (value) all = value->cache;
+    if (!state || !states) return all;
+    all.bytes += state->cache.bytes;
+    all.percent += state->cache.percent;
+    return all;
+}
+
+/* Slots for a table of so many rows: at most these. */
+static int64_t cache_slots(wefti_cache_size size, int64_t rows, int64_t slot_bytes) {
+    const double part = (double)rows * size.percent / 100;
+    const int64_t slots =
+        wefti_disk_cache_slots(size.bytes - size.bytes % WEFTI_ALIGNMENT, slot_bytes) +
+        (part > 0 && part < 1 ? 1 : (int64_t)part);
+    return slots < rows ? slots : rows;
 }
 
 weft_status wefti_rows_cache(wefti_emitter *b, int32_t v, const wefti_update_rule *rule,
                              int32_t *out) {
     wefti_tensor *table = &b->p->tensors[b->param_index[v]];
-    const int64_t most = cache_bytes(b, v, rule->states);
+    const wefti_cache_size most = cache_size(b, v, rule->states);
     int64_t slot = 0;
+    if (!most.bytes && !(most.percent > 0)) return WEFT_OK;
     int32_t last = -1; /* buffers that lie next to each other, so that rows can be records */
-    for (int32_t t = 0; most && t < b->p->tensor_count; t++) {
+    for (int32_t t = 0; t < b->p->tensor_count; t++) {
         const wefti_tensor *x = &b->p->tensors[t];
         wefti_buffer *buffer = &b->buffers[b->tensor_buffer[t]];
         if ((x != table && x->param != b->param_index[v]) || buffer->space != WEFTI_SPACE_DISK)
@@ -301,12 +316,11 @@ weft_status wefti_rows_cache(wefti_emitter *b, int32_t v, const wefti_update_rul
         last = b->tensor_buffer[t];
     }
     if (!slot) return WEFT_OK;
-    const int64_t slots = wefti_disk_cache_slots(most - most % WEFTI_ALIGNMENT, slot);
+    table->cache_slots = cache_slots(most, table->desc.shape[0], slot);
     WEFT_REQUIRE(
-        slots > 0, WEFT_E_ARG,
+        table->cache_slots > 0, WEFT_E_ARG,
         "memory.offload: a cache of %lld bytes for '%s' has room for no row; one takes %lld",
-        (long long)most, table->name, (long long)wefti_disk_cache_bytes(1, slot));
-    table->cache_slots = slots < table->desc.shape[0] ? slots : table->desc.shape[0];
+        (long long)most.bytes, table->name, (long long)wefti_disk_cache_bytes(1, slot));
     WEFT_TRY(wefti_buffer_persistent(b, wefti_disk_cache_bytes(table->cache_slots, slot),
                                      wefti_build_name(b, "cache of ", table->name), out));
     b->buffers[*out].space = WEFTI_SPACE_HOST;

@@ -127,7 +127,8 @@ weft_status wefti_job_check_text(const wefti_job_draft *draft, const wefti_job_r
                                  const wefti_job_mark *mark, const char *text) WEFT_CHECKED;
 /* Append `text` in double quotes, as YAML and the overrides read it. */
 void wefti_job_write_quoted(const char *text, wefti_text *out);
-bool wefti_job_read_bytes(const char *text, int64_t *out); /* "2GiB" */
+bool wefti_job_read_bytes(const char *text, int64_t *out);  /* "2GiB" */
+bool wefti_job_read_percent(const char *text, double *out); /* "60%": above 0, at most 100 */
 
 /* A limit of a job: `bytes`, or `percent` of `all` bytes, at least 1; 0: neither is set. */
 int64_t wefti_job_limit(int64_t bytes, double percent, int64_t all);

@@ -174,7 +174,7 @@ typedef struct rule_key {
     const char *name;
     bool plain;               /* its value is written without quotes */
     const char *const *words; /* its values; NULL: any text */
-    bool size;                /* it may be absent; its value is a number of bytes */
+    bool size;                /* it may be absent; its value is bytes or per cent */
 } rule_key;
 
 enum { RULE_KEYS = 4 };
@@ -212,9 +212,13 @@ static weft_status check_size(const lists_reader *r, const wefti_yaml *value, co
     wefti_job_mark mark = mark_at(r, value);
     char where[512];
     int64_t bytes;
-    WEFT_REQUIRE(value->kind == WEFTI_YAML_SCALAR && wefti_job_read_bytes(value->text, &bytes) &&
-                     bytes > 0,
-                 WEFT_E_ARG, "%s%s: %s must be a size such as 2GiB or 500MB; it is '%.100s'",
+    double percent;
+    WEFT_REQUIRE(value->kind == WEFTI_YAML_SCALAR &&
+                     (wefti_job_read_percent(value->text, &percent) ||
+                      (wefti_job_read_bytes(value->text, &bytes) && bytes > 0)),
+                 WEFT_E_ARG,
+                 "%s%s: %s must be a size such as 2GiB or 500MB, or above 0%% and at most 100%%; "
+                 "it is '%.100s'",
                  wefti_job_where(r->draft, &mark, where), r->row->path, name,
                  value->kind == WEFTI_YAML_SCALAR ? value->text : "a list");
     return WEFT_OK;

@@ -363,7 +363,7 @@ static weft_status build_fusion(const wefti_job_draft *draft, weft_plan *plan,
     return at_key(draft, key, status);
 }
 
-/* A value is the words of `what` and of a tier, and bytes of a cache: "optimizer disk 1GiB". */
+/* A value is the words of `what` and of a tier, and the size of a cache: "optimizer disk 1GiB". */
 static weft_status build_offload(const wefti_job_draft *draft, weft_plan *plan) {
     const weft_job_pairs *rules = &draft->job.memory.offload;
     for (int64_t i = 0; i < rules->count && !wefti_job_offloads_auto(&draft->job); i++) {
@@ -371,7 +371,8 @@ static weft_status build_offload(const wefti_job_draft *draft, weft_plan *plan) 
         const size_t bytes = strcspn(rule->value, " ");
         const char *tier = rule->value + bytes + 1;
         const size_t end = strcspn(tier, " ");
-        int64_t cache = 0;
+        int64_t kept = 0;
+        double percent;
         int what = 0, to = 0;
         while (what < WEFT_OFFLOADS &&
                (strncmp(wefti_offload_words[what], rule->value, bytes) != 0 ||
@@ -380,11 +381,15 @@ static weft_status build_offload(const wefti_job_draft *draft, weft_plan *plan) 
         while (to < WEFT_TIERS &&
                (strncmp(wefti_tier_words[to], tier, end) != 0 || wefti_tier_words[to][end]))
             to++;
-        if (tier[end]) (void)wefti_job_read_bytes(tier + end + 1, &cache);
         WEFT_TRY(at_pair(rule, "memory",
                          weft_plan_offload(plan, rule->key, (weft_offload)what, (weft_tier)to)));
-        WEFT_TRY(
-            at_pair(rule, "memory", weft_plan_cache(plan, rule->key, (weft_offload)what, cache)));
+        const char *cache = tier[end] ? tier + end + 1 : "0";
+        const bool is_part = wefti_job_read_percent(cache, &percent);
+        if (!is_part) (void)wefti_job_read_bytes(cache, &kept);
+        WEFT_TRY(at_pair(rule, "memory",
+                         is_part
+                             ? weft_plan_cache_percent(plan, rule->key, (weft_offload)what, percent)
+                             : weft_plan_cache(plan, rule->key, (weft_offload)what, kept)));
     }
     return WEFT_OK;
 }

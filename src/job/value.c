@@ -142,8 +142,7 @@ bool wefti_job_read_bytes(const char *text, int64_t *out) {
     return false;
 }
 
-/* "60%", above 0 and at most 100 */
-static bool read_percent(const char *text, double *out) {
+bool wefti_job_read_percent(const char *text, double *out) {
     char number[32];
     const size_t length = strlen(text);
     if (length < 2 || length > sizeof number || text[length - 1] != '%') return false;
@@ -286,7 +285,7 @@ static weft_status store_scalar(const value_place *at, const wefti_yaml *value, 
     case WEFTI_JOB_LIMIT: {
         int64_t *bytes = field;
         double *percent = (double *)(void *)(bytes + 1);
-        const bool is_part = read_percent(text, &real);
+        const bool is_part = wefti_job_read_percent(text, &real);
         integer = 0;
         if (!is_part && (!wefti_job_read_bytes(text, &integer) || !in_range(row, (double)integer)))
             return refuse(at, value);

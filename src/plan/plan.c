@@ -332,25 +332,39 @@ weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_offload w
 
 #define PLAN_WORD(name, text) text,
 const char *const wefti_place_words[] = {"device", "host", NULL};
-weft_status weft_plan_cache(weft_plan *plan, const char *match, weft_offload what, int64_t bytes) {
-    PLAN_REQUIRED(plan);
+static weft_status set_cache(weft_plan *plan, const char *match, weft_offload what,
+                             wefti_cache_size size) {
     WEFT_TRY(check_match(match, "offload"));
-    WEFT_REQUIRE(bytes >= 0, WEFT_E_ARG, "offload.cache is %lld; it must be at least 0",
-                 (long long)bytes);
     int64_t i = plan->offload.count - 1;
     while (i >= 0 && (plan->offload.rules[i].what != what ||
                       strcmp(plan->offload.rules[i].match, match) != 0))
         i--;
     WEFT_REQUIRE(i >= 0, WEFT_E_ARG, "offload.cache for '%s', which no rule of offload keeps",
                  match);
-    WEFT_REQUIRE(!bytes || (plan->offload.rules[i].to == WEFT_TIER_DISK &&
-                            (what == WEFT_OFFLOAD_PARAMETERS || what == WEFT_OFFLOAD_OPTIMIZER)),
+    WEFT_REQUIRE((!size.bytes && !(size.percent > 0)) ||
+                     (plan->offload.rules[i].to == WEFT_TIER_DISK &&
+                      (what == WEFT_OFFLOAD_PARAMETERS || what == WEFT_OFFLOAD_OPTIMIZER)),
                  WEFT_E_ARG,
                  "offload.cache for '%s': only parameters and optimizer states on a disk have a "
                  "cache (what: parameters or optimizer, to: disk)",
                  match);
-    plan->offload.rules[i].cache = bytes;
+    plan->offload.rules[i].cache = size;
     return WEFT_OK;
+}
+
+weft_status weft_plan_cache(weft_plan *plan, const char *match, weft_offload what, int64_t bytes) {
+    PLAN_REQUIRED(plan);
+    WEFT_REQUIRE(bytes >= 0, WEFT_E_ARG, "offload.cache is %lld; it must be at least 0",
+                 (long long)bytes);
+    return set_cache(plan, match, what, (wefti_cache_size){.bytes = bytes});
+}
+
+weft_status weft_plan_cache_percent(weft_plan *plan, const char *match, weft_offload what,
+                                    double percent) {
+    PLAN_REQUIRED(plan);
+    WEFT_REQUIRE(percent >= 0 && percent <= 100, WEFT_E_ARG,
+                 "offload.cache_percent is %g; it can be from 0 to 100", percent);
+    return set_cache(plan, match, what, (wefti_cache_size){.percent = percent});
 }
 
 const char *const wefti_offload_words[] = {WEFT_OFFLOAD_LIST(PLAN_WORD) NULL};
@@ -381,7 +395,7 @@ weft_status wefti_plan_take_offload(weft_plan *plan, const weft_plan *from) {
     for (int64_t i = 0; i < from->offload.count; i++) {
         const wefti_offload_rule *rule = &from->offload.rules[i];
         WEFT_TRY(weft_plan_offload(plan, rule->match, rule->what, rule->to));
-        WEFT_TRY(weft_plan_cache(plan, rule->match, rule->what, rule->cache));
+        WEFT_TRY(set_cache(plan, rule->match, rule->what, rule->cache));
     }
     for (int64_t i = 0; i < from->place.count; i++)
         WEFT_TRY(weft_op_place(plan, from->place.rules[i].match,

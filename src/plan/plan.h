@@ -52,11 +52,17 @@ typedef struct wefti_stage_rule {
     int32_t stage;
 } wefti_stage_rule;
 
+/* Host memory for the rows of each table; none: no cache. */
+typedef struct wefti_cache_size {
+    int64_t bytes;  /* so many, */
+    double percent; /* or room for this part of the table's rows */
+} wefti_cache_size;
+
 typedef struct wefti_offload_rule {
     char *match; /* glob over names of parameters; SAVED: over the paths of cell calls */
     weft_offload what;
     weft_tier to;
-    int64_t cache; /* bytes of host memory for the rows of each table; 0: none */
+    wefti_cache_size cache;
 } wefti_offload_rule;
 
 /* Where work that a rule matches runs: on the device, or on the host of the device. */

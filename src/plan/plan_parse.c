@@ -310,7 +310,7 @@ static weft_status read_recompute(const plan_parse_place *top, weft_plan *plan) 
 }
 
 static weft_status read_offload(const plan_parse_place *top, weft_plan *plan) {
-    static const char *const keys[] = {"match", "what", "to", "cache", NULL};
+    static const char *const keys[] = {"match", "what", "to", "cache", "cache_percent", NULL};
     const wefti_json *item;
     int64_t i = 0;
     WEFT_TRY(read_list(top, "offload", &item));
@@ -319,6 +319,7 @@ static weft_status read_offload(const plan_parse_place *top, weft_plan *plan) {
         const char *match;
         int what = -1, to = -1;
         int64_t cache = 0;
+        double percent;
         WEFT_TRY(check_keys(&at, keys));
         WEFT_TRY(need_text(&at, "match", &match));
         WEFT_TRY(read_choice(&at, "what", wefti_offload_words, &what));
@@ -327,7 +328,12 @@ static weft_status read_offload(const plan_parse_place *top, weft_plan *plan) {
                      what < 0 ? "what" : "to");
         WEFT_TRY(placed(weft_plan_offload(plan, match, (weft_offload)what, (weft_tier)to), &at));
         WEFT_TRY(read_integer(&at, "cache", INT64_MAX, &cache));
+        WEFT_REQUIRE(!cache || !wefti_json_get(item, "cache_percent"), WEFT_E_ARG,
+                     "%s has both cache and cache_percent; leave out one", at.name);
         WEFT_TRY(placed(weft_plan_cache(plan, match, (weft_offload)what, cache), &at));
+        if (!wefti_json_get(item, "cache_percent")) continue;
+        WEFT_TRY(read_rate(&at, "cache_percent", 0, &percent));
+        WEFT_TRY(placed(weft_plan_cache_percent(plan, match, (weft_offload)what, percent), &at));
     }
     return read_integer(top, "offload_ahead", INT64_MAX, &plan->offload.ahead);
 }

@@ -126,12 +126,17 @@ static void print_offload(const weft_plan *plan, wefti_text *out) {
     if (!plan->offload.count) return;
     wefti_text_add(out, "  \"offload\": [");
     for (int64_t i = 0; i < plan->offload.count; i++) {
+        char percent[32];
         const wefti_offload_rule *rule = &plan->offload.rules[i];
         next_entry(out, i, 4);
         quoted(out, "\"match\": ", rule->match, ", ");
         wefti_text_add(out, "\"what\": \"%s\", \"to\": \"%s\"", wefti_offload_words[rule->what],
                        wefti_tier_words[rule->to]);
-        if (rule->cache) wefti_text_add(out, ", \"cache\": %lld", (long long)rule->cache);
+        if (rule->cache.bytes)
+            wefti_text_add(out, ", \"cache\": %lld", (long long)rule->cache.bytes);
+        if (rule->cache.percent > 0)
+            wefti_text_add(out, ", \"cache_percent\": %s",
+                           wefti_real_text(rule->cache.percent, 6, 17, percent));
         wefti_text_add(out, "}");
     }
     end_list(out, plan->offload.count, 2);

@@ -56,8 +56,13 @@ expect 0 '"host_bytes": 7872,' model cache.yaml train.rows=auto train.optimizer=
 expect 1 'memory.offload|cache|train.rows' train cache.yaml
 sed 's/4KiB/1MiB/g' cache.yaml >large.yaml
 expect 1 'memory.host|lacks|caches' train large.yaml train.rows=auto train.optimizer=adam model.hidden=64 memory.host=1MiB
-sed 's/4KiB/much/' cache.yaml >bad.yaml
-expect 1 'bad.yaml|cache|much|2GiB' train bad.yaml train.rows=auto
+for size in much 0% 101% -5%; do
+    sed "s/4KiB/$size/" cache.yaml >bad.yaml
+    expect 1 "bad.yaml|cache|$size|2GiB|100%" train bad.yaml train.rows=auto
+done
+# 10 per cent of 600 rows, by each of two entries: 120 slots of 3 rows with 32 numbers, and 30 bytes beside
+sed 's/4KiB/10%/g' cache.yaml >part.yaml
+expect 0 '"host_bytes": 49728,' model part.yaml train.rows=auto train.optimizer=adam --json
 sed 's/to: disk/to: host/g' cache.yaml >bad.yaml
 expect 1 'bad.yaml|cache|disk' train bad.yaml train.rows=auto
 expect 0 'embed_tokens.weight|rows|touches' model job.yaml train.rows=auto

@@ -180,6 +180,8 @@ static void test_offload(void **state) {
     good(weft_plan_offload(plan, "h.*", WEFT_OFFLOAD_SAVED, WEFT_TIER_DISK));
     assert_int_equal(plan->offload.count, 6);
     good(weft_plan_cache(plan, "wpe.*", WEFT_OFFLOAD_OPTIMIZER, 4096));
+    good(weft_plan_cache(plan, "*.weight", WEFT_OFFLOAD_OPTIMIZER, 4096));
+    good(weft_plan_cache_percent(plan, "*.weight", WEFT_OFFLOAD_OPTIMIZER, 12.3));
     weft_plan *copy;
     good(weft_plan_print(plan, &text));
     assert_null(strstr(text, "offload_ahead"));
@@ -198,8 +200,11 @@ static void test_offload(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         if (wefti_plan_tier(copy, WEFT_OFFLOAD_OPTIMIZER, cases[i].name) != cases[i].tier)
             fail_msg("%s is not in tier %d", cases[i].name, cases[i].tier);
-    assert_int_equal(wefti_plan_offload_rule(copy, WEFT_OFFLOAD_OPTIMIZER, "wpe.bias")->cache,
+    assert_int_equal(wefti_plan_offload_rule(copy, WEFT_OFFLOAD_OPTIMIZER, "wpe.bias")->cache.bytes,
                      4096);
+    const wefti_cache_size part =
+        wefti_plan_offload_rule(copy, WEFT_OFFLOAD_OPTIMIZER, "wte.weight")->cache;
+    assert_true(part.bytes == 0 && part.percent == 12.3);
     for (int tier = WEFT_TIER_HOST; tier < WEFT_TIERS; tier++)
         assert_true(wefti_plan_may_offload(copy, WEFT_OFFLOAD_OPTIMIZER, (weft_tier)tier));
     good(weft_plan_offload(copy, "*", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIER_HOST));
@@ -387,6 +392,8 @@ static void test_refused_values(void **state) {
     good(weft_plan_offload(p, "wte", WEFT_OFFLOAD_PARAMETERS, WEFT_TIER_HOST));
     bad(weft_plan_cache(p, "wte", WEFT_OFFLOAD_PARAMETERS, 4096), "offload.cache|wte|disk");
     bad(weft_plan_cache(p, "wte", WEFT_OFFLOAD_PARAMETERS, -1), "offload.cache|-1");
+    bad(weft_plan_cache_percent(p, "wte", WEFT_OFFLOAD_PARAMETERS, 5), "offload.cache|wte|disk");
+    bad(weft_plan_cache_percent(p, "wte", WEFT_OFFLOAD_PARAMETERS, 101), "101|100");
     bad(weft_plan_offload(p, "h", WEFT_OFFLOADS, WEFT_TIER_HOST),
         "known|optimizer|parameters|saved");
     bad(weft_plan_offload(p, "h", WEFT_OFFLOAD_OPTIMIZER, WEFT_TIERS), "known|disk");

@@ -75,6 +75,7 @@ static const char example[] =
     "  \"offload\": [\n"
     "    {\"match\": \"h.*\", \"what\": \"optimizer\", \"to\": \"host\"},\n"
     "    {\"match\": \"wte.*\", \"what\": \"optimizer\", \"to\": \"disk\", \"cache\": 4096},\n"
+    "    {\"match\": \"wpe\", \"what\": \"optimizer\", \"to\": \"disk\", \"cache_percent\": 0.1},\n"
     "    {\"match\": \"*.bias\", \"what\": \"optimizer\", \"to\": \"device\"}\n"
     "  ],\n"
     "  \"gradients\": \"sum\",\n"
@@ -203,6 +204,12 @@ static void test_refused(void **state) {
     refused_member("\"offload\": [{\"match\": \"h\", \"what\": \"saved\", \"to\": \"disk\", "
                    "\"cache\": 4096}]",
                    "plan.json|offload[0]|cache|h|optimizer");
+    refused_member("\"offload\": [{\"match\": \"h\", \"what\": \"optimizer\", \"to\": \"disk\", "
+                   "\"cache\": 4096, \"cache_percent\": 7}]",
+                   "plan.json|offload[0]|cache|cache_percent");
+    refused_member("\"offload\": [{\"match\": \"h\", \"what\": \"optimizer\", \"to\": \"disk\", "
+                   "\"cache_percent\": 107}]",
+                   "plan.json|offload[0]|107|100");
     refused_member("\"offload\": [{\"match\": \"h\", \"what\": \"optimizer\"}]",
                    "plan.json|offload[0]|to");
     refused_member("\"offload\": [{\"match\": \"h\", \"to\": \"host\"}]",
@@ -325,23 +332,24 @@ static void test_diff(void **state) {
         " \"tensors\": [{\"match\": \"wte.weight\", \"layout\": \"[dp, -]\"}]}");
     char *text = NULL;
     good(weft_plan_diff(a, b, &text));
-    assert_string_equal(text,
-                        "model: '00c0ffee00000001' removed\n"
-                        "mesh: {dp: 2, tp: 2} -> {tp: 2, dp: 2}\n"
-                        "links: {ranks_per_host: 4, same_host: null, between_hosts: "
-                        "{latency_seconds: 2.5e-05, bytes_per_second: 2000000000}} removed\n"
-                        "pipeline.microbatches: 4 -> 8\n"
-                        "pipeline.stage_of: in another order\n"
-                        "pipeline.meshes: [{dp: 3, tp: 2}, {dp: 1, tp: 2}] removed\n"
-                        "optimizer.level: 2 -> 3\n"
-                        "recompute.cells: ['h.*'] -> ['h.1']\n"
-                        "offload[h.*]: {what: 'optimizer', to: 'host'} -> "
-                        "{what: 'optimizer', to: 'disk'}\n"
-                        "offload[wte.*]: {what: 'optimizer', to: 'disk', cache: 4096} removed\n"
-                        "offload[ln]: added {what: 'optimizer', to: 'host'}\n"
-                        "strategies[a \"b\"]: '((2,1),(1,2))' removed\n"
-                        "strategies[new]: added ''\n"
-                        "tensors[wte.weight]: '[tp, -]' -> '[dp, -]'\n");
+    assert_string_equal(
+        text, "model: '00c0ffee00000001' removed\n"
+              "mesh: {dp: 2, tp: 2} -> {tp: 2, dp: 2}\n"
+              "links: {ranks_per_host: 4, same_host: null, between_hosts: "
+              "{latency_seconds: 2.5e-05, bytes_per_second: 2000000000}} removed\n"
+              "pipeline.microbatches: 4 -> 8\n"
+              "pipeline.stage_of: in another order\n"
+              "pipeline.meshes: [{dp: 3, tp: 2}, {dp: 1, tp: 2}] removed\n"
+              "optimizer.level: 2 -> 3\n"
+              "recompute.cells: ['h.*'] -> ['h.1']\n"
+              "offload[h.*]: {what: 'optimizer', to: 'host'} -> "
+              "{what: 'optimizer', to: 'disk'}\n"
+              "offload[wte.*]: {what: 'optimizer', to: 'disk', cache: 4096} removed\n"
+              "offload[wpe]: {what: 'optimizer', to: 'disk', cache_percent: 0.1} removed\n"
+              "offload[ln]: added {what: 'optimizer', to: 'host'}\n"
+              "strategies[a \"b\"]: '((2,1),(1,2))' removed\n"
+              "strategies[new]: added ''\n"
+              "tensors[wte.weight]: '[tp, -]' -> '[dp, -]'\n");
     wefti_free(text);
     weft_plan_destroy(a);
     weft_plan_destroy(b);

@@ -24,6 +24,7 @@ typedef struct trial {
     bool padded, turned;
     weft_tier parameters, states; /* of the tables */
     int64_t cache;                /* bytes, of each entry for a disk; 0: none */
+    double percent;               /* above 0: of the rows, in the entries of parameters */
 } trial;
 
 /* Two tables with more rows than places, one with fewer, and one that a product reads too. */
@@ -69,7 +70,9 @@ static weft_plan *plan_for(const trial *t) {
         ASSERT_OK(weft_plan_offload(plan, name, WEFT_OFFLOAD_PARAMETERS, t->parameters));
         ASSERT_OK(weft_plan_offload(plan, name, WEFT_OFFLOAD_OPTIMIZER, t->states));
         if (t->parameters == WEFT_TIER_DISK)
-            ASSERT_OK(weft_plan_cache(plan, name, WEFT_OFFLOAD_PARAMETERS, t->cache));
+            ASSERT_OK(t->percent > 0
+                          ? weft_plan_cache_percent(plan, name, WEFT_OFFLOAD_PARAMETERS, t->percent)
+                          : weft_plan_cache(plan, name, WEFT_OFFLOAD_PARAMETERS, t->cache));
         if (t->states == WEFT_TIER_DISK)
             ASSERT_OK(weft_plan_cache(plan, name, WEFT_OFFLOAD_OPTIMIZER, t->cache));
     }
@@ -232,12 +235,14 @@ static void tiers_change_no_bits(void **state) {
         const weft_tier parameters = (weft_tier)roll(&d, WEFT_TIERS),
                         states = (weft_tier)roll(&d, WEFT_TIERS);
         const int64_t cache = roll(&d, 4) ? 256 << roll(&d, 8) : 0;
+        const double percent = cache && roll(&d, 3) == 0 ? 0.1 + (double)roll(&d, 60) : 0;
         for (int k = 0; k < 2; k++) {
             s[k] = session_for(&t, WEFT_ROWS_AUTO, &g[k]);
             train(s[k], &t);
             t.parameters = parameters;
             t.states = states;
             t.cache = cache;
+            t.percent = percent;
         }
         assert_int_equal(form_of(s[1], "wide"), WEFTI_ROWS_TOUCHED);
         /* Four states at most, there and back, and a look-up; of two tables. */
@@ -248,9 +253,9 @@ static void tiers_change_no_bits(void **state) {
         hits += weft_session_memory_of(s[1]).cache_hits;
         if (!same_tensors(s[0], s[1]))
             fail_msg("WEFT_TEST_SEED=%llu (optimizer %d, %s, %d devices, level %d, parameters in "
-                     "tier %d, states in %d, cache of %d bytes): bits differ",
+                     "tier %d, states in %d, cache of %d bytes, %g %%): bits differ",
                      (unsigned long long)seed, t.kind, weft_dtype_text(t.dtype), t.devices, t.level,
-                     parameters, states, (int)cache);
+                     parameters, states, (int)cache, percent);
         for (int k = 0; k < 2; k++) {
             weft_session_destroy(s[k]);
             weft_graph_destroy(g[k]);
@@ -418,14 +423,18 @@ static void device_memory_holds_rows_alone(void **state) {
     }
 }
 
-/* A table with its states on a disk, in a session with a cache of `bytes` for each entry. */
+/* A table with its states on a disk, in a session with a cache of `bytes` for each entry; -p: p per
+ * cent. */
 static weft_status cached_session(int64_t bytes, weft_graph *g, weft_session **out) {
     weft_plan *plan;
     weft_session_options o = plain_options(WEFT_ADAM, 0);
     ASSERT_OK(weft_plan_create(1, &plan));
     for (int what = WEFT_OFFLOAD_OPTIMIZER; what <= WEFT_OFFLOAD_PARAMETERS; what++) {
         ASSERT_OK(weft_plan_offload(plan, "*", (weft_offload)what, WEFT_TIER_DISK));
-        ASSERT_OK(weft_plan_cache(plan, "*", (weft_offload)what, bytes));
+        if (bytes < 0)
+            ASSERT_OK(weft_plan_cache_percent(plan, "*", (weft_offload)what, -(double)bytes));
+        else
+            ASSERT_OK(weft_plan_cache(plan, "*", (weft_offload)what, bytes));
     }
     o.rows = WEFT_ROWS_AUTO;
     o.plan = plan;
@@ -494,6 +503,13 @@ static void caches_are_counted(void **state) {
         assert_int_equal(
             wefti_rank_device_observed_peak(wefti_workers_device(s->workers, 0), WEFTI_SPACE_HOST),
             host);
+        weft_session_destroy(s);
+    }
+    for (int percent = 1; percent < 100; percent += 12) { /* of either entry */
+        const int64_t slots = percent < 50 ? LARGE * percent / 50 : LARGE;
+        ASSERT_OK(cached_session(-percent, g, &s));
+        assert_in_range(weft_session_memory_of(s).host_bytes, wefti_disk_cache_bytes(slots, SLOT),
+                        wefti_disk_cache_bytes(slots, SLOT) + 63);
         weft_session_destroy(s);
     }
     ASSERT_OK(cached_session(400, g, &s));
