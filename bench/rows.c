@@ -4,19 +4,24 @@
  * shuffled, so hot rows lie far from each other.
  *
  *     bench/rows [--rows 10000000] [--dim 32] [--batch 2048] [--ids 26] [--steps 30] [--warmup 30]
- *                [--threads 1] [--disk DIR [--cache BYTES]] [--cpu] [--json] [--interactive]
+ *                [--threads 1] [--disk DIR [--cache BYTES] [--rate]] [--cpu] [--json]
+ *                [--interactive]
  *
  * --disk: the table and its states lie in a file there. --cache: so many bytes of host memory keep
- * hot rows. --cpu: processor seconds of steps in place of their seconds. Drawing ids is not timed.
+ * hot rows. --rate: a loop that does nothing else then reads and writes blocks of 4 KiB of another
+ * file there, of the same size, as many at once. `over_disk` is the median of the steps over the
+ * time that the rows of a step which were read and written take at these rates. --cpu: processor
+ * seconds of steps in place of their seconds. Drawing ids is not timed.
  * --interactive: the protocol of bench/peers/stepper.py. Without it the program prints each step
  * (not with --json) and, last, one JSON object.
  *
- * `cached_rows` is the part of the rows of all steps, each counted once a step for each tensor,
- * that the cache had. `cached_look_ups` is the part of look-ups that it served. `hot_look_ups` is
- * the part of look-ups that go to the hottest rows, as many as the cache has bytes for: what the
- * best fixed set of rows would serve. */
+ * Figures are those of the steps after the warm-up. `cached_rows` is the part of their rows, each
+ * counted once for each copy of it, that were in memory. `cached_look_ups` is the part of look-ups
+ * that it served. `hot_look_ups` is the part of look-ups that go to the hottest rows, as many as
+ * the cache has bytes for: what the best fixed set of rows would serve. */
 #include <math.h>
 
+#include "device/disk_parts.h"
 #include "stepper.h"
 #include "weft/plan.h"
 
@@ -29,6 +34,8 @@ typedef struct bench {
     bool cpu;
     int64_t looked_up, hot; /* look-ups, and those of the `slots` hottest rows */
     int64_t slots;          /* rows, with their two states, that the cache has bytes for */
+    stepper *stepper;
+    weft_session_memory warm; /* behind the warm-up */
 } bench;
 
 /* A number in [0, 1), by splitmix64 (Steele, Lea, Flood 2014). */
@@ -63,6 +70,10 @@ static void draw_ids(bench *b) {
 
 static double step(void *context) {
     bench *b = context;
+    if (b->stepper->done == b->stepper->warmup) {
+        b->warm = weft_session_memory_of(b->session);
+        b->looked_up = b->hot = 0;
+    }
     draw_ids(b);
     const double start = stepper_now(), cpu = stepper_cpu();
     stepper_check(weft_session_feed(b->session, 0, "ids", b->ids, (size_t)b->count * 4));
@@ -102,24 +113,106 @@ static weft_plan *plan_of(int64_t cache) {
     return plan;
 }
 
+/* ---- the rate of the disk ---- */
+
+enum { RATE_BLOCKS = 4000, RATE_ROUNDS = 10, RATE_STRETCH = RATE_BLOCKS * WEFTI_DISK_ALIGNMENT };
+
+/* Reads or writes blocks in random places, in rising order. Returns the seconds. */
+static double random_blocks(bench *b, wefti_disk_stream *d, int64_t bytes, bool writes,
+                            unsigned char *memory) {
+    static wefti_disk_piece pieces[RATE_BLOCKS];
+    wefti_disk_ticket *ticket;
+    const int64_t each = bytes / WEFTI_DISK_ALIGNMENT / RATE_BLOCKS;
+    for (int64_t i = 0; i < RATE_BLOCKS; i++) {
+        const int64_t block = each * i + (int64_t)(draw(b) * (double)each);
+        pieces[i] = (wefti_disk_piece){block * WEFTI_DISK_ALIGNMENT, WEFTI_DISK_ALIGNMENT,
+                                       memory + i * WEFTI_DISK_ALIGNMENT};
+    }
+    const double start = stepper_now();
+    stepper_check(wefti_disk_stream_begin_all(d, writes, pieces, RATE_BLOCKS, &ticket));
+    stepper_check(wefti_disk_stream_wait(d, ticket));
+    return stepper_now() - start;
+}
+
+/* Blocks a second. Bytes that were never written would not be read from the disk. */
+static void measure_rate(bench *b, const char *directory, int64_t bytes, double *out_read,
+                         double *out_write) {
+    const wefti_disk_options o = {.directory = directory, .bytes = bytes};
+    double seconds[2] = {0, 0};
+    wefti_disk_stream *d;
+    wefti_disk_ticket *ticket;
+    unsigned char *room = calloc(1, RATE_STRETCH + WEFTI_DISK_ALIGNMENT);
+    if (!room) exit(1);
+    unsigned char *memory = wefti_disk_align(room);
+    stepper_check(wefti_disk_stream_open(&o, &d));
+    for (int64_t at = 0; at < bytes; at += RATE_STRETCH) {
+        const int64_t part = bytes - at < RATE_STRETCH ? bytes - at : RATE_STRETCH;
+        stepper_check(wefti_disk_stream_write(d, at, part, memory, &ticket));
+        stepper_check(wefti_disk_stream_wait(d, ticket));
+    }
+    for (int i = 0; i < 2 * RATE_ROUNDS; i++)
+        seconds[i % 2] += random_blocks(b, d, bytes, i % 2, memory);
+    wefti_disk_stream_close(d);
+    free(room);
+    *out_read = RATE_ROUNDS * RATE_BLOCKS / seconds[0];
+    *out_write = RATE_ROUNDS * RATE_BLOCKS / seconds[1];
+}
+
+/* ---- figures ---- */
+
+static double median_of(const stepper *s) {
+    static double sorted[STEPPER_MAX];
+    const int n = s->done - s->warmup;
+    if (n <= 0) return 0;
+    memcpy(sorted, s->seconds + s->warmup, (size_t)n * sizeof *sorted);
+    return stepper_median(sorted, n);
+}
+
+static double part(int64_t some, int64_t all) {
+    return (double)some / (double)(all ? all : 1);
+}
+
+/* Members of the JSON object, of the steps after the warm-up. */
+static void write_facts(bench *b, const char *directory, bool rate, char *out, size_t room) {
+    const weft_session_memory m = weft_session_memory_of(b->session), *w = &b->warm;
+    const int64_t hits = m.cache_hits - w->cache_hits, misses = m.cache_misses - w->cache_misses,
+                  written = m.cache_written - w->cache_written,
+                  steps = b->stepper->done - b->stepper->warmup;
+    int length = snprintf(
+        out, room,
+        "\"rows\": %lld, \"host_bytes\": %lld, \"disk_bytes\": %lld, \"rows_hit\": %lld, "
+        "\"rows_missed\": %lld, \"rows_written\": %lld, \"cached_rows\": %.4f, "
+        "\"cached_look_ups\": %.4f, \"hot_look_ups\": %.4f,",
+        (long long)b->rows, (long long)m.host_bytes, (long long)m.disk_bytes, (long long)hits,
+        (long long)misses, (long long)written, part(hits, hits + misses),
+        part(m.cache_look_ups_hit - w->cache_look_ups_hit, m.cache_look_ups - w->cache_look_ups),
+        part(b->hot, b->looked_up));
+    if (!directory || !rate || steps <= 0) return;
+    double reads, writes;
+    measure_rate(b, directory, m.disk_bytes, &reads, &writes);
+    const double seconds = ((double)misses / reads + (double)written / writes) / (double)steps;
+    snprintf(out + length, room - (size_t)length,
+             " \"blocks_read_per_second\": %.0f, \"blocks_written_per_second\": %.0f, "
+             "\"disk_seconds\": %.4f, \"over_disk\": %.3f,",
+             reads, writes, seconds, seconds > 0 ? median_of(b->stepper) / seconds : 0);
+}
+
 int main(int argc, char **argv) {
     int64_t dim = 32, batch = 2048, ids = 26, cache = 0;
     weft_session_options o = weft_session_defaults();
     static stepper s = {.step = step, .steps = 30, .warmup = 30};
     bench b = {.rows = 10000000, .state = 1};
     weft_plan *plan = NULL;
+    bool rate = false;
     o.threads = 1;
     o.rows = WEFT_ROWS_AUTO;
     o.optimizer = weft_optimizer_defaults(WEFT_ADAM);
-    const stepper_option options[] = {{"--rows", STEPPER_LONG, &b.rows},
-                                      {"--dim", STEPPER_LONG, &dim},
-                                      {"--batch", STEPPER_LONG, &batch},
-                                      {"--ids", STEPPER_LONG, &ids},
-                                      {"--threads", STEPPER_INT, &o.threads},
-                                      {"--disk", STEPPER_TEXT, &o.disk},
-                                      {"--cache", STEPPER_LONG, &cache},
-                                      {"--cpu", STEPPER_FLAG, &b.cpu},
-                                      {NULL, STEPPER_FLAG, NULL}};
+    const stepper_option options[] = {
+        {"--rows", STEPPER_LONG, &b.rows},      {"--dim", STEPPER_LONG, &dim},
+        {"--batch", STEPPER_LONG, &batch},      {"--ids", STEPPER_LONG, &ids},
+        {"--threads", STEPPER_INT, &o.threads}, {"--disk", STEPPER_TEXT, &o.disk},
+        {"--cache", STEPPER_LONG, &cache},      {"--rate", STEPPER_FLAG, &rate},
+        {"--cpu", STEPPER_FLAG, &b.cpu},        {NULL, STEPPER_FLAG, NULL}};
     if (!stepper_read(&s, options, argc, argv)) return 2;
     b.count = batch * ids;
     b.slots = cache / (3 * dim * 4);
@@ -128,22 +221,13 @@ int main(int argc, char **argv) {
     if (o.disk) o.plan = plan = plan_of(cache);
     stepper_check(weft_session_create(g, &o, &b.session));
     s.context = &b;
+    b.stepper = &s;
     s.session = b.session;
     stepper_drive(&s);
-    const weft_session_memory m = weft_session_memory_of(b.session);
-    const int64_t read = m.cache_hits + m.cache_misses;
-    char facts[512];
-    snprintf(facts, sizeof facts,
-             "\"rows\": %lld, \"dim\": %lld, \"batch\": %lld, \"ids\": %lld, \"host_bytes\": %lld, "
-             "\"disk_bytes\": %lld, \"rows_hit\": %lld, \"rows_missed\": %lld, \"rows_written\": "
-             "%lld, \"cached_rows\": %.4f, \"cached_look_ups\": %.4f, \"hot_look_ups\": %.4f,",
-             (long long)b.rows, (long long)dim, (long long)batch, (long long)ids,
-             (long long)m.host_bytes, (long long)m.disk_bytes, (long long)m.cache_hits,
-             (long long)m.cache_misses, (long long)m.cache_written,
-             (double)m.cache_hits / (double)(read ? read : 1),
-             (double)m.cache_look_ups_hit / (double)(m.cache_look_ups ? m.cache_look_ups : 1),
-             (double)b.hot / (double)(b.looked_up ? b.looked_up : 1));
-    stepper_report(&s, facts, "samples_per_second", (double)batch, m);
+    char facts[1024];
+    write_facts(&b, o.disk, rate, facts, sizeof facts);
+    stepper_report(&s, facts, "samples_per_second", (double)batch,
+                   weft_session_memory_of(b.session));
     weft_session_destroy(b.session);
     weft_graph_destroy(g);
     weft_plan_destroy(plan);

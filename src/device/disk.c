@@ -26,9 +26,11 @@ static int64_t above(int64_t at, int64_t alignment) {
 /* The next request of the operation at the head of the queue. Parts of blocks at either end are
  * requests of their own. */
 static void cut(const wefti_disk_stream *d, wefti_disk_ticket *t, wefti_disk_request *r) {
-    int64_t end = t->offset + t->bytes;
+    const wefti_disk_piece *piece = &t->pieces[t->piece];
+    int64_t end = piece->offset + piece->bytes;
     r->ticket = t;
-    r->at = t->offset + t->requested;
+    r->at = piece->offset + t->requested;
+    r->memory = piece->memory + t->requested;
     const wefti_disk_loan *loan = wefti_disk_loan_at(d, r->at, &end);
     r->file = loan ? d->lenders[loan->file] : d->own;
     r->shift = loan ? loan->shift : 0;
@@ -45,7 +47,11 @@ static void cut(const wefti_disk_stream *d, wefti_disk_ticket *t, wefti_disk_req
     r->to = above(until, unit);
     r->needed = loan ? until : r->to;
     r->until = until - r->shift;
-    t->requested = r->until - t->offset;
+    t->requested = r->until - piece->offset;
+    if (t->requested == piece->bytes) {
+        t->piece++;
+        t->requested = 0;
+    }
     t->under_way++;
 }
 
@@ -56,7 +62,7 @@ bool wefti_disk_request_take(wefti_disk_stream *d, wefti_disk_request *r, bool b
     if (t) {
         if (!r->number) r->number = ++d->numbers;
         cut(d, t, r);
-        if (t->requested == t->bytes) d->first = t->queued;
+        if (t->piece == t->count) d->first = t->queued;
         if (!d->first) d->last = NULL;
     }
     (void)pthread_mutex_unlock(&d->lock);
@@ -71,7 +77,7 @@ bool wefti_disk_stream_closing(wefti_disk_stream *d) {
 }
 
 static bool is_over(const wefti_disk_ticket *t) {
-    return !t->under_way && t->requested == t->bytes;
+    return !t->under_way && t->piece == t->count;
 }
 
 static void end_request(wefti_disk_stream *d, wefti_disk_request *r, int error) {
@@ -88,10 +94,6 @@ static void end_request(wefti_disk_stream *d, wefti_disk_request *r, int error) 
 
 static unsigned char *buffer_of(const wefti_disk_stream *d, const wefti_disk_request *r) {
     return wefti_disk_align(d->buffers) + (r->number - 1) * d->block;
-}
-
-static unsigned char *memory_of(const wefti_disk_request *r) {
-    return r->ticket->memory + (r->at - r->ticket->offset);
 }
 
 /* The buffer of a write of whole blocks. */
@@ -114,7 +116,7 @@ static bool is_buffered(const wefti_disk_stream *d, const wefti_disk_ticket *t, 
 }
 
 bool wefti_disk_request_begin(wefti_disk_stream *d, wefti_disk_request *r) {
-    unsigned char *memory = memory_of(r);
+    unsigned char *memory = r->memory;
     const bool whole = r->from == r->at + r->shift && r->to == r->until + r->shift;
     r->done = 0;
     r->reads = !r->ticket->writes || !whole;
@@ -133,7 +135,7 @@ bool wefti_disk_request_begin(wefti_disk_stream *d, wefti_disk_request *r) {
 
 /* The blocks are there. True: the request has ended. */
 static bool use_blocks(wefti_disk_stream *d, wefti_disk_request *r) {
-    unsigned char *memory = memory_of(r), *part = r->transfer + (r->at + r->shift - r->from);
+    unsigned char *memory = r->memory, *part = r->transfer + (r->at + r->shift - r->from);
     const size_t bytes = (size_t)(r->until - r->at);
     int error = r->reads && d->cipher ? wefti_disk_decrypt(d->cipher, r) : 0;
     if (!error && r->reads && r->ticket->writes) {
@@ -407,10 +409,14 @@ static bool must_wait(const wefti_disk_stream *d, const wefti_disk_ticket *t) {
  * could fail while others of the same write change the file. */
 static weft_status make_buffers(wefti_disk_stream *d, const wefti_disk_ticket *t) {
     const int64_t bytes = d->depth * d->block + WEFTI_DISK_ALIGNMENT;
-    const bool whole = (t->offset | t->bytes) % d->unit == 0;
+    bool buffered = false;
     (void)pthread_mutex_lock(&d->lock);
-    const bool lent = d->loan_count;
-    if (!t->bytes || (!lent && !is_buffered(d, t, whole, d->own.alignment, t->memory))) {
+    for (int64_t i = 0; i < t->count && !buffered; i++) {
+        const wefti_disk_piece *x = &t->pieces[i];
+        const bool whole = (x->offset | x->bytes) % d->unit == 0;
+        buffered = d->loan_count || is_buffered(d, t, whole, d->own.alignment, x->memory);
+    }
+    if (!buffered) {
         (void)pthread_mutex_unlock(&d->lock);
         return WEFT_OK;
     }
@@ -422,45 +428,77 @@ static weft_status make_buffers(wefti_disk_stream *d, const wefti_disk_ticket *t
     return WEFT_OK;
 }
 
-static weft_status begin(wefti_disk_stream *d, wefti_disk_ticket like, wefti_disk_ticket **out) {
-    wefti_disk_ticket *t;
-    WEFT_REQUIRE(like.offset >= 0 && like.bytes >= 0 && like.offset <= d->bytes &&
-                     like.bytes <= d->bytes - like.offset,
+/* Bytes that are written lie in no other file any more. */
+static weft_status end_loans(wefti_disk_stream *d, const wefti_disk_ticket *t) {
+    for (int64_t i = 0; i < t->count && t->writes; i++)
+        WEFT_TRY(
+            wefti_disk_end_loans(d, t->pieces[i].offset, t->pieces[i].offset + t->pieces[i].bytes));
+    return WEFT_OK;
+}
+
+/* Begins an operation like t, which it takes over unless it fails. */
+static weft_status begin(wefti_disk_stream *d, wefti_disk_ticket *t) {
+    WEFT_REQUIRE(t->offset >= 0 && t->bytes >= 0 && t->offset <= d->bytes &&
+                     t->bytes <= d->bytes - t->offset,
                  WEFT_E_ARG, "%lld bytes at offset %lld of a file of %lld bytes in %s",
-                 (long long)like.bytes, (long long)like.offset, (long long)d->bytes, d->directory);
-    WEFT_TRY(make_buffers(d, &like));
-    WEFT_NEW(t, wefti_disk_ticket);
-    *t = like;
+                 (long long)t->bytes, (long long)t->offset, (long long)d->bytes, d->directory);
+    WEFT_TRY(make_buffers(d, t));
     (void)pthread_mutex_lock(&d->lock);
-    while (t->bytes && must_wait(d, t)) (void)pthread_cond_wait(&d->done, &d->lock);
-    const weft_status status =
-        t->writes ? wefti_disk_end_loans(d, t->offset, t->offset + t->bytes) : WEFT_OK;
+    while (t->count && must_wait(d, t)) (void)pthread_cond_wait(&d->done, &d->lock);
+    const weft_status status = end_loans(d, t);
     if (status < 0) {
         (void)pthread_mutex_unlock(&d->lock);
-        wefti_free(t);
         return status;
     }
     t->next = d->tickets;
     t->link = &d->tickets;
     if (t->next) t->next->link = &t->next;
     d->tickets = t;
-    if (t->bytes) {
+    if (t->count) {
         *(d->last ? &d->last->queued : &d->first) = t;
         d->last = t;
         (void)pthread_cond_broadcast(&d->work);
     }
     (void)pthread_mutex_unlock(&d->lock);
-    if (d->ring && t->bytes) wefti_disk_ring_wake(d->ring);
-    *out = t;
+    if (d->ring && t->count) wefti_disk_ring_wake(d->ring);
     return WEFT_OK;
+}
+
+weft_status wefti_disk_stream_begin_all(wefti_disk_stream *d, bool writes,
+                                        const wefti_disk_piece *pieces, int64_t count,
+                                        wefti_disk_ticket **out) {
+    wefti_disk_ticket *t;
+    const wefti_disk_piece *last = &pieces[count - 1];
+    WEFT_NEW(t, wefti_disk_ticket);
+    *t = (wefti_disk_ticket){.writes = writes,
+                             .offset = pieces->offset,
+                             .bytes = last->offset + last->bytes - pieces->offset,
+                             .pieces = pieces,
+                             .count = count};
+    const weft_status status = begin(d, t);
+    if (status < 0)
+        wefti_free(t);
+    else
+        *out = t;
+    return status;
 }
 
 weft_status wefti_disk_stream_begin(wefti_disk_stream *d, bool writes, int64_t offset,
                                     int64_t bytes, void *memory, wefti_disk_ticket **out) {
-    return begin(
-        d,
-        (wefti_disk_ticket){.writes = writes, .offset = offset, .bytes = bytes, .memory = memory},
-        out);
+    wefti_disk_ticket *t;
+    WEFT_NEW(t, wefti_disk_ticket);
+    *t = (wefti_disk_ticket){.writes = writes,
+                             .offset = offset,
+                             .bytes = bytes,
+                             .one = {offset, bytes, memory},
+                             .pieces = &t->one,
+                             .count = bytes != 0};
+    const weft_status status = begin(d, t);
+    if (status < 0)
+        wefti_free(t);
+    else
+        *out = t;
+    return status;
 }
 
 /* ---- guards ---- */

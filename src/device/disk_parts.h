@@ -7,15 +7,24 @@
 
 #include "device/disk_records.h"
 
+/* A range of the file, and its memory. */
+typedef struct wefti_disk_piece {
+    int64_t offset, bytes;
+    unsigned char *memory;
+} wefti_disk_piece;
+
 struct wefti_disk_ticket {
     wefti_disk_ticket *next, **link; /* all tickets of the stream */
     wefti_disk_ticket *queued;       /* the next operation that still has bytes to request */
     bool writes;
-    int64_t offset, bytes;
-    unsigned char *memory;
-    int64_t requested; /* bytes that are requests by now */
-    int32_t under_way; /* requests */
-    int error;         /* errno of the first failure; 0: none */
+    int64_t offset, bytes; /* from its first byte to its last one */
+    wefti_disk_piece one;
+    const wefti_disk_piece *pieces; /* [count]: `one`, or those of the caller */
+    int64_t count;
+    int64_t piece, requested; /* the first piece that has bytes which are no requests yet, and how
+                                 many are */
+    int32_t under_way;        /* requests */
+    int error;                /* errno of the first failure; 0: none */
     int64_t error_offset;
 };
 
@@ -81,6 +90,7 @@ typedef struct wefti_disk_request {
     wefti_disk_ticket *ticket;
     wefti_disk_file file;
     int64_t at, until, from, to;
+    unsigned char *memory;   /* of `at` */
     int64_t shift;           /* from a byte of the stream to its place in the file */
     int64_t needed;          /* the transfer may end here: a file that lends may end in a block */
     int64_t done;            /* bytes of the transfer */
@@ -100,7 +110,15 @@ weft_status wefti_disk_stream_begin(wefti_disk_stream *d, bool writes, int64_t o
                                     int64_t bytes, void *memory,
                                     wefti_disk_ticket **out) WEFT_CHECKED;
 
-/* disk_records.c. The same at an offset of the stream: bytes among records lie elsewhere. */
+/* The same for several ranges, in the order of their places, of which no two share a block. Other
+ * operations wait as if it were one range from the first byte to the last one. The caller keeps
+ * `pieces` until the wait. */
+weft_status wefti_disk_stream_begin_all(wefti_disk_stream *d, bool writes,
+                                        const wefti_disk_piece *pieces, int64_t count,
+                                        wefti_disk_ticket **out) WEFT_CHECKED;
+
+/* disk_records.c. wefti_disk_stream_begin at an offset of the stream: bytes among records lie
+ * elsewhere. */
 weft_status wefti_disk_stream_begin_at(wefti_disk_stream *d, bool writes, int64_t offset,
                                        int64_t bytes, void *memory,
                                        wefti_disk_ticket **out) WEFT_CHECKED;

@@ -8,7 +8,12 @@
 #include "base/status.h"
 #include "device/disk_parts.h"
 
-enum { ROWS_LAG = WEFTI_ROWS_UNDER_WAY / 2, ROWS_GAP = WEFTI_DISK_ALIGNMENT };
+enum {
+    ROWS_GAP = WEFTI_DISK_ALIGNMENT,
+    ROWS_BATCHES = 2,
+    ROWS_BATCH = (WEFTI_ROWS_STAGING - WEFTI_DISK_ALIGNMENT) / ROWS_BATCHES, /* bytes */
+    ROWS_RUNS = 128
+};
 
 /* A request: bytes [from, to) of the file, which are whole blocks, and the places that have bytes
  * there. A row that two runs share has bytes in both. */
@@ -16,16 +21,19 @@ typedef struct row_run {
     int64_t first, count; /* of the places */
     int64_t from, to;
     int64_t covered; /* bytes of rows */
-    wefti_disk_ticket *ticket;
+    unsigned char *memory;
 } row_run;
 
-/* Begins a read or write at an offset of the stream, or at a place of the file. */
-typedef weft_status begin_at(wefti_disk_stream *d, bool writes, int64_t at, int64_t bytes,
-                             void *memory, wefti_disk_ticket **out);
+/* Runs that are read, used and written together, while those of the other batch are under way. */
+typedef struct row_batch {
+    row_run runs[ROWS_RUNS];
+    int64_t count, used; /* used: runs whose rows are copied */
+    wefti_disk_piece pieces[ROWS_RUNS];
+    wefti_disk_ticket *ticket; /* NULL: nothing is under way */
+} row_batch;
 
 typedef struct rows_io {
     const wefti_disk_table *table;
-    begin_at *begin;
     bool reads;
     int64_t gap; /* bytes between rows of one request, at most */
     const wefti_row_place *places;
@@ -33,7 +41,7 @@ typedef struct rows_io {
     int64_t next,
         done; /* the first place with bytes that no run has yet; the end of the last run */
     unsigned char *staging;
-    row_run runs[WEFTI_ROWS_UNDER_WAY]; /* run k has number k % WEFTI_ROWS_UNDER_WAY */
+    row_batch batches[ROWS_BATCHES];
 } rows_io;
 
 static int64_t below(int64_t at) {
@@ -74,54 +82,66 @@ static row_run next_run(rows_io *x) {
     return r;
 }
 
-static unsigned char *memory_of(const rows_io *x, int64_t k) {
-    return x->staging + (k % WEFTI_ROWS_UNDER_WAY) * WEFTI_ROWS_JOINED;
-}
-
-/* Between the rows and the memory of run k. */
-static void copy_rows(const rows_io *x, int64_t k) {
-    const row_run *r = &x->runs[k % WEFTI_ROWS_UNDER_WAY];
+/* Between the rows and the memory of a run. */
+static void copy_rows(const rows_io *x, const row_run *r) {
     for (int64_t i = r->first; i < r->first + r->count; i++) {
         const int64_t row = begin_of(x, i), begin = most(row, r->from),
                       end = least(row + x->table->row_bytes, r->to);
         unsigned char *here = x->places[i].memory + (begin - row),
-                      *there = memory_of(x, k) + (begin - r->from);
+                      *there = r->memory + (begin - r->from);
         memcpy(x->reads ? here : there, x->reads ? there : here, (size_t)(end - begin));
     }
 }
 
-static weft_status end_request(const rows_io *x, row_run *r) {
-    wefti_disk_ticket *ticket = r->ticket;
-    r->ticket = NULL;
+static weft_status end_batch(const rows_io *x, row_batch *b) {
+    wefti_disk_ticket *ticket = b->ticket;
+    b->ticket = NULL;
     return ticket ? wefti_disk_stream_wait(x->table->file, ticket) : WEFT_OK;
 }
 
-/* Reads what run k needs. */
-static weft_status begin_run(rows_io *x, int64_t k) {
-    row_run *r = &x->runs[k % WEFTI_ROWS_UNDER_WAY];
-    *r = next_run(x);
-    if (!x->reads && r->covered == r->to - r->from) return WEFT_OK;
-    return x->begin(x->table->file, false, r->from, r->to - r->from, memory_of(x, k), &r->ticket);
-}
-
-/* The bytes of run k are there. */
-static weft_status use_run(rows_io *x, int64_t k) {
-    row_run *r = &x->runs[k % WEFTI_ROWS_UNDER_WAY];
-    WEFT_TRY(end_request(x, r));
-    copy_rows(x, k);
-    if (x->reads) return WEFT_OK;
-    return x->begin(x->table->file, true, r->from, r->to - r->from, memory_of(x, k), &r->ticket);
-}
-
-/* Each run is read, used ROWS_LAG runs later, and ended as many later. */
-static weft_status move_all(rows_io *x) {
-    int64_t runs = INT64_MAX - 2 * ROWS_LAG;
-    for (int64_t k = 0; k < runs + 2 * ROWS_LAG; k++) {
-        if (k >= 2 * ROWS_LAG) WEFT_TRY(end_request(x, &x->runs[k % WEFTI_ROWS_UNDER_WAY]));
-        if (x->next == x->count) runs = least(runs, k);
-        if (k < runs) WEFT_TRY(begin_run(x, k));
-        if (k >= ROWS_LAG && k - ROWS_LAG < runs) WEFT_TRY(use_run(x, k - ROWS_LAG));
+/* Begins to read or write the runs of a batch; `parts`: those that rows do not cover. */
+static weft_status begin_runs(const rows_io *x, row_batch *b, bool writes, bool parts) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < b->count; i++) {
+        const row_run *r = &b->runs[i];
+        if (!parts || r->covered < r->to - r->from)
+            b->pieces[count++] = (wefti_disk_piece){r->from, r->to - r->from, r->memory};
     }
+    if (!count) return WEFT_OK;
+    return wefti_disk_stream_begin_all(x->table->file, writes, b->pieces, count, &b->ticket);
+}
+
+/* Begins to read what the next runs need. */
+static weft_status begin_batch(rows_io *x, row_batch *b) {
+    unsigned char *memory = x->staging + (b - x->batches) * ROWS_BATCH;
+    int64_t bytes = 0;
+    b->count = b->used = 0;
+    while (x->next < x->count && b->count < ROWS_RUNS && bytes + WEFTI_ROWS_JOINED <= ROWS_BATCH) {
+        row_run *r = &b->runs[b->count++];
+        *r = next_run(x);
+        r->memory = memory + bytes;
+        bytes += r->to - r->from;
+    }
+    return begin_runs(x, b, false, !x->reads);
+}
+
+/* The bytes of a batch are there. */
+static weft_status use_batch(const rows_io *x, row_batch *b) {
+    if (b->used == b->count) return WEFT_OK;
+    WEFT_TRY(end_batch(x, b));
+    for (; b->used < b->count; b->used++) copy_rows(x, &b->runs[b->used]);
+    return x->reads ? WEFT_OK : begin_runs(x, b, true, false);
+}
+
+/* The batches take turns. Each is begun, and used when the next one has begun. */
+static weft_status move_all(rows_io *x) {
+    for (int k = 0; x->next < x->count; k = !k) {
+        WEFT_TRY(end_batch(x, &x->batches[k]));
+        WEFT_TRY(begin_batch(x, &x->batches[k]));
+        WEFT_TRY(use_batch(x, &x->batches[!k]));
+    }
+    for (int k = 0; k < ROWS_BATCHES; k++) WEFT_TRY(use_batch(x, &x->batches[k]));
+    for (int k = 0; k < ROWS_BATCHES; k++) WEFT_TRY(end_batch(x, &x->batches[k]));
     return WEFT_OK;
 }
 
@@ -131,40 +151,45 @@ static int by_row(const void *a, const void *b) {
 }
 
 /* Writes of whole blocks need no bytes between them. */
-static weft_status move(const wefti_disk_table *table, begin_at *begin, bool reads,
-                        wefti_row_place *places, int64_t count, void *staging) {
+weft_status wefti_disk_rows_exchange(const wefti_disk_table *table, bool reads,
+                                     wefti_row_place *places, int64_t count, void *staging) {
     const bool whole = (table->begin | table->row_bytes) % WEFTI_DISK_ALIGNMENT == 0;
-    rows_io x = {.table = table,
-                 .begin = begin,
-                 .reads = reads,
-                 .gap = !reads && whole ? 0 : ROWS_GAP,
-                 .places = places,
-                 .count = count,
-                 .staging = wefti_disk_align(staging)};
+    rows_io x;
     wefti_failure first;
     if (!count || !table->row_bytes) return WEFT_OK;
+    x.table = table;
+    x.reads = reads;
+    x.gap = !reads && whole ? 0 : ROWS_GAP;
+    x.places = places;
+    x.count = count;
+    x.next = x.done = 0;
+    x.staging = wefti_disk_align(staging);
+    for (int k = 0; k < ROWS_BATCHES; k++) {
+        x.batches[k].ticket = NULL;
+        x.batches[k].count = x.batches[k].used = 0;
+    }
     qsort(places, (size_t)count, sizeof *places, by_row);
     const weft_status status = move_all(&x);
     if (status >= 0) return WEFT_OK;
     wefti_failure_keep(status, &first);
-    for (int i = 0; i < WEFTI_ROWS_UNDER_WAY; i++) (void)end_request(&x, &x.runs[i]);
+    for (int k = 0; k < ROWS_BATCHES; k++) (void)(end_batch(&x, &x.batches[k]) < 0);
     return wefti_failure_tell(&first);
-}
-
-weft_status wefti_disk_rows_exchange(const wefti_disk_table *table, bool reads,
-                                     wefti_row_place *places, int64_t count, void *staging) {
-    return move(table, wefti_disk_stream_begin, reads, places, count, staging);
 }
 
 weft_status wefti_disk_rows_move(const wefti_disk_table *table, bool reads, wefti_row_place *places,
                                  int64_t count, void *staging) {
     int32_t first = INT32_MAX, last = 0;
+    wefti_disk_records unused;
     for (int64_t i = 0; i < count; i++) {
         if (places[i].row < first) first = places[i].row;
         if (places[i].row > last) last = places[i].row;
     }
-    if (count)
-        WEFT_TRY(wefti_disk_stream_ask(table->file, !reads, table->begin + first * table->row_bytes,
-                                       table->begin + (last + 1) * table->row_bytes));
-    return move(table, wefti_disk_stream_begin_at, reads, places, count, staging);
+    if (!count) return WEFT_OK;
+    const int64_t begin = table->begin + first * table->row_bytes,
+                  end = table->begin + (last + 1) * table->row_bytes;
+    WEFT_REQUIRE(!wefti_disk_stream_records(table->file, begin, end, &unused), WEFT_E_BUG,
+                 "rows at offset %lld of the file in %s are parts of records, and have no cache",
+                 (long long)begin, table->file->directory);
+    WEFT_TRY(wefti_disk_stream_ask(table->file, !reads, begin, end));
+    return wefti_disk_rows_exchange(table, reads, places, count, staging);
 }

@@ -8,9 +8,8 @@
 
 enum {
     WEFTI_ROWS_JOINED = 64 << 10,
-    WEFTI_ROWS_UNDER_WAY = 32, /* requests, at most */
     /* bytes of memory that a call of wefti_disk_rows_move needs */
-    WEFTI_ROWS_STAGING = WEFTI_ROWS_UNDER_WAY * WEFTI_ROWS_JOINED + WEFTI_DISK_ALIGNMENT
+    WEFTI_ROWS_STAGING = (2 << 20) + WEFTI_DISK_ALIGNMENT
 };
 
 /* A row of a table, and where its bytes are or go. */
