@@ -167,8 +167,8 @@ static weft_status fill_update(wefti_emitter *b, int32_t v, const wefti_update_r
                                weft_body *body) {
     enum { MOST = 8 };
     wefti_region piece;
-    int32_t in[MOST], part[MOST], ids, node, rows, scalars;
-    const int32_t updated = 1 + rule->states, operands = updated + rule->absent + 2;
+    int32_t in[MOST], part[MOST], node, rows, scalars;
+    const int32_t updated = 1 + rule->states, operands = updated + rule->absent + 3;
     const weft_desc *whole = &b->root->values[v].desc;
     piece_of(b, v, &piece);
     for (int i = 0; i < updated; i++) {
@@ -181,20 +181,11 @@ static weft_status fill_update(wefti_emitter *b, int32_t v, const wefti_update_r
     const weft_desc step = weft_desc_of(whole->dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32, 1,
                                         (int64_t[]){WEFTI_STEP_SCALARS});
     WEFT_TRY(wefti_body_input(body, step, WEFTI_VALUE_INPUT, "scalars", &scalars));
-    for (int i = 0; i < MOST; i++) part[i] = -1;
-    WEFT_TRY(wefti_rows_sums(b, v, body, rows, &ids, &part[operands - 2]));
-    part[operands - 1] = scalars;
-    for (int i = 0; i < updated; i++)
-        WEFT_TRY(wefti_build_node(body, "gather", 2, (int32_t[]){in[i], ids},
-                                  (wefti_attr[]){WEFTI_I(axis, 0), WEFTI_I(begin, 0), {0}},
-                                  &part[i]));
+    for (int i = 0; i < MOST; i++) part[i] = i < updated ? in[i] : -1;
+    part[operands - 2] = scalars;
+    WEFT_TRY(wefti_rows_sums(b, v, body, rows, &part[operands - 1], &part[operands - 3]));
     WEFT_TRY(wefti_body_add(body, rule->op, NULL, operands, part, rule->attrs, "", &node));
-    for (int i = 0; i < updated; i++) {
-        WEFT_TRY(wefti_build_node(body, "rows_write", 3,
-                                  (int32_t[]){in[i], ids, body->nodes[node].out[i]}, NULL,
-                                  &part[i]));
-        WEFT_TRY(wefti_body_output(body, part[i]));
-    }
+    for (int i = 0; i < updated; i++) WEFT_TRY(wefti_body_output(body, body->nodes[node].out[i]));
     return WEFT_OK;
 }
 

@@ -211,6 +211,7 @@ double wefti_node_bytes(const weft_node *n); /* all inputs + outputs once */
  *   (none)  normal numbers
  *   +       positive, away from 0
  *   <N      integers below N
+ *   !N      the same, no number twice
  *   ?       booleans
  *   u       distinct values far apart, for max and sort
  *   -       an absent optional input */
@@ -295,7 +296,8 @@ struct weft_op_def {
     const char *name;
     int8_t min_inputs, max_inputs; /* the first min_inputs must be present: infer may rely on it */
     /* Optimizer steps: the number of the gradient input. Before it are the tensors to update. After
-     * it are the scalars of the step, and then information about the whole tensor for a piece. */
+     * it are the scalars of the step, and then information about the whole tensor for a piece,
+     * or the numbers of the rows to update. */
     int8_t gradient_input;
     /* Inputs that a product, a convolution or a look-up takes as its weights, one bit each. Weight
      * decay applies to parameters that reach them: wefti_graph_weights. */

@@ -252,6 +252,14 @@ static const shaped shapes[] = {
     SHAPED("opt_lion", "weight_decay=0.1", "f32[9001]", "f32[9001]", "f32[9001]", "f32[8]+"),
     SHAPED("opt_adagrad", "weight_decay=0.1 initial_accumulator=0.1", "f32[17,1031]",
            "f32[17,1031]+", "f32[17,1031]", "f32[8]+"),
+    SHAPED("opt_sgd", "momentum=0.9", "f32[3001,17]", "f32[3001,17]", "f32[2000,17]", "f32[8]+",
+           "i32[2000]!3001"),
+    SHAPED("opt_adamw", "weight_decay=0.1", "f32[9001,33]", "f32[9001,33]", "f32[9001,33]+",
+           "f32[700,33]", "f32[8]+", "i32[700]!9009"),
+    SHAPED("opt_lion", "weight_decay=0.1", "f32[301,5]", "f32[301,5]", "f32[301,5]", "f32[8]+",
+           "i32[301]!301"),
+    SHAPED("opt_adagrad", NULL, "f32[5,9001]", "f32[5,9001]+", "f32[2,9001]", "f32[8]+",
+           "i32[2]!5"),
     SHAPED("lamb_squares", "weight_decay=0.1", "f32[17,1031]", "f32[17,1031]", "f32[17,1031]+",
            "f32[17,1031]", "f32[8]+"),
     SHAPED("opt_lamb", "weight_decay=0.1", "f32[17,1031]", "f32[17,1031]", "f32[17,1031]+",
@@ -396,7 +404,7 @@ static inline bool bf16_after_2(const op_setup *s) {
     return bf16_from(s, 2);
 }
 static inline bool bf16_state(const op_setup *s) {
-    int gradient = !strcmp(s->op->name, "opt_sgd") ? 2 : s->op->min_inputs - 2;
+    int gradient = s->op->gradient_input;
     for (int i = 0; i < s->inputs; i++)
         if (i != gradient && s->in[i].style != '-' && s->in[i].desc.dtype == WEFT_BF16) return true;
     return false;

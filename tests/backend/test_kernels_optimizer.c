@@ -8,6 +8,7 @@ typedef enum kind { SGD, ADAM, LION, ADAGRAD, LAMB, ADAFACTOR, KINDS } kind;
 
 typedef struct optimizer_case {
     kind kind;
+    wefti_listed_rows listed;
     int64_t rows, cols, n; /* rows 0: a vector of cols */
     float lr, beta1, beta2, eps, decay, momentum, dampening, grad_scale, clip, initial;
     bool flag;                               /* nesterov, decoupled, scale_parameter */
@@ -59,6 +60,7 @@ static void run(const wefti_kernels *k, wefti_pool *pool, void *context) {
                                            .momentum_buffer = c->flag_m ? f32(c->m) : NULL,
                                            .shadow = c->shadow.data,
                                            .elements = c->n,
+                                           .listed = c->listed,
                                            .grad_scale = c->grad_scale,
                                            .lr = c->lr,
                                            .momentum = c->momentum,
@@ -74,6 +76,7 @@ static void run(const wefti_kernels *k, wefti_pool *pool, void *context) {
                                              .v = f32(c->v),
                                              .shadow = c->shadow.data,
                                              .elements = c->n,
+                                             .listed = c->listed,
                                              .step = step + 1,
                                              .grad_scale = c->grad_scale,
                                              .lr = c->lr,
@@ -89,6 +92,7 @@ static void run(const wefti_kernels *k, wefti_pool *pool, void *context) {
                                              .m = f32(c->m),
                                              .shadow = c->shadow.data,
                                              .elements = c->n,
+                                             .listed = c->listed,
                                              .grad_scale = c->grad_scale,
                                              .lr = c->lr,
                                              .beta1 = c->beta1,
@@ -101,6 +105,7 @@ static void run(const wefti_kernels *k, wefti_pool *pool, void *context) {
                                                    .sum = f32(c->v),
                                                    .shadow = c->shadow.data,
                                                    .elements = c->n,
+                                                   .listed = c->listed,
                                                    .grad_scale = c->grad_scale,
                                                    .lr = c->lr,
                                                    .initial = c->initial,
@@ -274,6 +279,68 @@ static void test_optimizers(void **state) {
     }
 }
 
+/* Copies rows of `width` floats between a table and a list of them. */
+static void copy_rows(float *table, float *list, const wefti_listed_rows *x, bool back) {
+    for (int64_t r = 0; r < x->count; r++) {
+        float *at = table + x->number[r] * x->width, *row = list + r * x->width;
+        memcpy(back ? at : row, back ? row : at, (size_t)x->width * sizeof *row);
+    }
+}
+
+/* Updating rows where they lie has the bits of updating copies of them, and leaves all others. */
+static void test_rows_of_tables(void **state) {
+    (void)state;
+    for (int round = 0; round < 60; round++) {
+        enum { ROWS = 400 };
+        const int64_t width = random_int(0, 70), count = random_int(0, ROWS);
+        int32_t number[ROWS];
+        const wefti_listed_rows listed = {number, count, width};
+        for (int32_t r = 0; r < ROWS; r++) {
+            const int64_t other = random_int(0, r);
+            number[r] = number[other];
+            number[other] = r;
+        }
+        optimizer_case a = {.kind = (kind)(round % LAMB),
+                            .lr = 0.01f,
+                            .beta1 = 0.9f,
+                            .beta2 = 0.99f,
+                            .eps = 1e-6f,
+                            .momentum = 0.9f,
+                            .grad_scale = 0.7f};
+        a.decay = random_bool() ? 0.0f : 0.1f;
+        a.flag = random_bool();
+        a.flag_m = random_bool();
+        a.grads = operand_random(INPUT, random_type(), STEPS * ROWS * width, -1.0f, 1.0f);
+        for (int path = 0; path < PATHS; path++) {
+            const wefti_kernels *k = path_kernels(path);
+            if (!k) continue;
+            optimizer_case b = a;
+            b.listed.number = NULL;
+            operand *const of_a[] = {&a.param, &a.m, &a.v}, *const of_b[] = {&b.param, &b.m, &b.v};
+            float *whole[3];
+            a.n = b.n = count * width; /* each step's gradient follows the one before */
+            for (int i = 0; i < 3; i++) {
+                *of_a[i] = f32_random(OUTPUT, ROWS * width, 0.01f, 0.1f);
+                *of_b[i] = f32_random(OUTPUT, ROWS * width, 0.01f, 0.1f);
+                whole[i] = malloc((size_t)(ROWS * width + 1) * sizeof(float));
+                memcpy(whole[i], f32(*of_a[i]), (size_t)(ROWS * width) * sizeof(float));
+                copy_rows(whole[i], f32(*of_b[i]), &listed, false);
+            }
+            a.listed = listed;
+            run(k, pools[round % THREADS], &a);
+            run(k, NULL, &b);
+            check_guards("rows of tables");
+            for (int i = 0; i < 3; i++) {
+                copy_rows(whole[i], f32(*of_b[i]), &listed, true);
+                assert_memory_equal(whole[i], f32(*of_a[i]),
+                                    (size_t)(ROWS * width) * sizeof(float));
+                free(whole[i]);
+            }
+        }
+        buffers_free();
+    }
+}
+
 /* Lion must not move where the interpolated gradient is exactly 0; LAMB must survive a parameter of
  * zeros. */
 static void test_zeros(void **state) {
@@ -313,6 +380,7 @@ static void test_zeros(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_optimizers),
+                                       cmocka_unit_test(test_rows_of_tables),
                                        cmocka_unit_test(test_zeros)};
     return cmocka_run_group_tests(tests, support_setup, support_teardown);
 }

@@ -18,8 +18,8 @@ enum { HARNESS_MAX_ATTRS = 32 };
 /* How an operand's values are drawn: the suffix of a case's input. */
 typedef struct operand {
     weft_desc desc;
-    char style; /* 0 normal, '+' positive, '<' integers below `below`, '?' booleans, 'u' distinct,
-                   '-' absent */
+    char style; /* 0 normal, '+' positive, '<' integers below `below`, '!' the same, each once,
+                   '?' booleans, 'u' distinct, '-' absent */
     int64_t below;
 } operand;
 
@@ -63,7 +63,7 @@ static inline bool parse_operand(const char *text, operand *out) {
     }
     p++;
     o.style = *p;
-    if (o.style == '<') {
+    if (o.style == '<' || o.style == '!') {
         char *end;
         o.below = strtoll(p + 1, &end, 10);
         if (*end || end == p + 1) return false;
@@ -103,6 +103,9 @@ static inline double draw(const operand *o, uint64_t seed, uint64_t stream, int6
         return fabs((double)wefti_philox_normal(seed, stream, (uint64_t)e)) + 0.5;
     case '<':
         return o->below > 0 ? (double)(bits % (uint32_t)o->below) : 0.0;
+    case '!':
+        return (double)wefti_philox_permute(
+            seed, stream, (uint64_t)(o->below > count ? o->below : count), (uint64_t)e);
     case '?':
         return bits & 1u;
     case 'u': /* half apart, around 0 */

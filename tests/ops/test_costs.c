@@ -246,6 +246,11 @@ static const formula formulas[] = {
     {"dropout", -1, 1},
 };
 
+/* The rows of tables that an optimizer step updates: as many as the gradient has. */
+static bool takes_rows(const op_setup *s) {
+    return s->op->gradient_input && s->in[s->inputs - 1].desc.dtype == WEFT_I32;
+}
+
 static bool count_formula(const op_setup *s, const op_graph *g) {
     const char *op = s->op->name;
     double each = -1;
@@ -264,6 +269,7 @@ static bool count_formula(const op_setup *s, const op_graph *g) {
         if (s->in[1].style != '-') each += attr_or(s, WEFTI_AT_nesterov, 0) != 0 ? 4 : 2;
     }
     if (each < 0) return false;
+    if (takes_rows(s)) of = s->op->gradient_input;
     double units = of < 0 ? (double)weft_desc_elems(wefti_out(g->node, 0)) : elems(g, of);
     expect(s, "flops", cost_of(g).flops, each * units);
     return true;
@@ -361,6 +367,14 @@ static void check_bytes(const op_setup *s) {
         /* The rows, read and written, and the ids. */
         bytes =
             2 * (double)weft_desc_bytes(&s->in[2].desc) + (double)weft_desc_bytes(&s->in[1].desc);
+    } else if (takes_rows(s)) {
+        /* The rows of what is updated, read and written; all else read. */
+        for (int i = 0; i < s->op->gradient_input; i++) {
+            const weft_desc *x = &s->in[i].desc;
+            if (s->in[i].style == '-') continue;
+            bytes -= 2 * (double)weft_desc_bytes(x);
+            bytes += 2 * elems(&g, s->op->gradient_input) * (double)weft_dtype_bytes(x->dtype);
+        }
     } else if (!strcmp(op, "cache_write")) {
         /* The rows, read and written, and the position; the rest of the cache stays where it is. */
         bytes =

@@ -344,7 +344,8 @@ static bool resize_factor(const op_setup *s, const weft_node *n, const wefti_spl
         for (int k = 0; k < s->in[i].desc.rank; k++)
             if (rule->in[i][k] == f)
                 d.in[i].desc.shape[k] = scaled(s->in[i].desc.shape[k], &rule->factor[f], size);
-        if (d.in[i].style == '<' && d.in[i].below == rule->factor[f].size) d.in[i].below = size;
+        if (strchr("<!", d.in[i].style) && d.in[i].below == rule->factor[f].size)
+            d.in[i].below = size;
     }
     if (s->op->localize && s->op->localize(n, rule, begins, sizes, d.attrs) < 0) return false;
     *out = d;

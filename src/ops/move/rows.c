@@ -24,8 +24,7 @@
  *
  * It does table[ids[i]] = rows[i]. An id outside the table is dropped. No id may come twice.
  *
- * To update touched rows, a routine runs rows_sum, gather for the table and its states, the
- * optimizer's op, and rows_write for each result. */
+ * To update touched rows, a routine runs rows_sum, then the optimizer's op with these ids. */
 #include "rows/rows.h"
 
 #include "layout/layout.h"

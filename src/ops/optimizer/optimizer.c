@@ -37,6 +37,11 @@
  *
  * `count` is then the number of elements of the whole tensor.
  *
+ * The steps that treat each element by itself also update rows of tables, where they lie. Then an
+ * extra input after the scalars, i32 [n], numbers the rows of the tensors [rows, width], and the
+ * gradient is [n, width]. The list ends at the first number that is no row. No row may come twice.
+ * All other rows stay as they are.
+ *
  * Sources: sgd as PyTorch with dampening 0 (nesterov: Sutskever et al., ICML 2013). Kingma, Ba,
  * "Adam", ICLR 2015. Loshchilov, Hutter, "Decoupled weight decay", ICLR 2019. Chen et al.,
  * "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2. Duchi, Hazan, Singer,
@@ -50,28 +55,42 @@
 
 /* ---- shapes ---- */
 
+/* Whether only the rows that the last input numbers are updated. */
+static bool by_rows(const weft_node *n) {
+    return !n->op->lower && n->inputs > n->op->gradient_input + 2;
+}
+
+/* Checks the gradient of listed rows, and their list. */
+static weft_status check_rows(const weft_node *n) {
+    const int gradient = n->op->gradient_input, list = gradient + 2;
+    WEFT_TRY(wefti_op_check_rank(n, 0, 2, 2));
+    WEFT_TRY(wefti_op_check_i32(n, list));
+    WEFT_TRY(wefti_op_check_rank(n, list, 1, 1));
+    const int64_t shape[] = {wefti_in(n, list)->shape[0], wefti_in(n, 0)->shape[1]};
+    return wefti_op_check_shape(n, gradient, 2, shape, "the numbers of rows and a row");
+}
+
 /* Checks the inputs: `states` tensors to update, then grad, then scalars. Without `like_param` the
  * caller checks states 1 and up. */
 static weft_status check(const weft_node *n, int states, bool like_param, weft_desc *out,
                          int *out_count) {
-    /* `given`: the number of extra inputs with facts about the whole. */
+    /* `given`: the number of extra inputs, with facts about the whole or the numbers of rows. */
     int present = 0, given = n->op->max_inputs - states - 2;
     WEFT_REQUIRE((n->inputs == states + 2 || n->inputs == states + 2 + given) &&
                      wefti_in(n, states) && wefti_in(n, states + 1),
                  WEFT_E_ARG,
                  "%s: needs %d tensors to update, a gradient and the scalars, and for a piece all "
-                 "that it needs of the whole",
+                 "that it needs of the whole, or for rows their numbers",
                  n->op->name, states);
-    if (n->inputs > states + 2) {
-        for (int i = states + 2; i < n->inputs; i++)
-            WEFT_REQUIRE(wefti_in(n, i), WEFT_E_ARG, "%s: input %d is missing", n->op->name, i);
+    for (int i = states + 2; i < n->inputs; i++)
+        WEFT_REQUIRE(wefti_in(n, i), WEFT_E_ARG, "%s: input %d is missing", n->op->name, i);
+    if (n->inputs > states + 2 && !by_rows(n))
         WEFT_TRY(wefti_op_check_shape(n, n->inputs - 1, 1, (int64_t[]){2}, "two sums of squares"));
-    }
-    for (int i = 0; i < n->inputs; i++)
+    for (int i = 0; i < n->inputs - by_rows(n); i++)
         if (wefti_in(n, i)) WEFT_TRY(wefti_op_check_float(n, i));
     for (int i = 1; i < states && like_param; i++)
         if (wefti_in(n, i)) WEFT_TRY(wefti_op_check_same_shape(n, 0, i));
-    WEFT_TRY(wefti_op_check_same_shape(n, 0, states));
+    WEFT_TRY(by_rows(n) ? check_rows(n) : wefti_op_check_same_shape(n, 0, states));
     WEFT_TRY(wefti_op_check_shape(n, states + 1, 1, (int64_t[]){WEFTI_STEP_SCALARS},
                                   "the scalars of a step"));
     for (int i = 0; i < states; i++)
@@ -150,8 +169,22 @@ static void rule(const weft_node *n, wefti_factor_kind kind, wefti_split_rule *r
     for (int o = 0; o < n->outputs; o++) wefti_op_assign(r->out[o], 0, f, 0, p->rank);
 }
 
-static weft_status split_free(const weft_node *n, wefti_split_rule *r) {
+/* Columns of rows are free. */
+static void rule_of_rows(const weft_node *n, wefti_split_rule *r) {
+    const weft_desc *p = wefti_in(n, 0);
+    const int gradient = n->op->gradient_input;
+    const int8_t listed =
+        wefti_op_factor(r, "listed", -1, wefti_in(n, gradient)->shape[0], WEFTI_FACTOR_WHOLE);
     rule(n, WEFTI_FACTOR_FREE, r);
+    if (p->shape[0] > 1) r->factor[r->in[0][0]].kind = WEFTI_FACTOR_WHOLE;
+    r->in[gradient][0] = r->in[gradient + 2][0] = listed;
+}
+
+static weft_status split_free(const weft_node *n, wefti_split_rule *r) {
+    if (by_rows(n))
+        rule_of_rows(n, r);
+    else
+        rule(n, WEFTI_FACTOR_FREE, r);
     return WEFT_OK;
 }
 /* Norms and means of the whole tensor are statistics. If they are given, the dimensions are
@@ -208,16 +241,22 @@ static weft_status split_norm(const weft_node *n, wefti_split_rule *r) {
 /* ---- references ---- */
 
 /* Values that every step reads. `given`: the inputs with facts about the whole; NULL if the tensor
- * is the whole. */
+ * is the whole. `rows`: the numbers of rows; NULL if all are updated. */
 typedef struct step {
-    int64_t elements;
+    int64_t elements; /* to update, and of the gradient */
+    int64_t width;    /* of a row */
     double lr, number, grad_scale, decay;
-    const double *p, *grad, *const *given, *squares;
+    const double *p, *grad, *const *given, *squares, *rows;
 } step;
+
+/* Where element i of the gradient has its parameter and states. */
+static int64_t place(const step *s, int64_t i) {
+    return s->rows ? (int64_t)s->rows[i / s->width] * s->width + i % s->width : i;
+}
 
 static step step_of(const weft_node *n, const double *const *in) {
     int gradient = n->op->gradient_input;
-    bool piece = n->inputs > gradient + 2;
+    bool piece = n->op->lower && n->inputs > gradient + 2;
     const double *scalars = in[gradient + 1];
     return (step){.elements = weft_desc_elems(wefti_in(n, 0)),
                   .lr = scalars[WEFTI_STEP_PLACE(learning_rate)],
@@ -230,33 +269,53 @@ static step step_of(const weft_node *n, const double *const *in) {
                   .squares = piece ? in[n->inputs - 1] : NULL};
 }
 
+/* The same for a step that may update rows: the other rows stay as they are. */
+static step step_on_rows(const weft_node *n, const double *const *in, double *const *out) {
+    step s = step_of(n, in);
+    if (!by_rows(n)) return s;
+    const weft_desc *p = wefti_in(n, 0), *list = wefti_in(n, n->op->gradient_input + 2);
+    int64_t count = 0;
+    int o = 0;
+    for (int i = 0; i < n->op->gradient_input; i++)
+        if (wefti_in(n, i)) memcpy(out[o++], in[i], (size_t)s.elements * sizeof **out);
+    s.rows = in[n->op->gradient_input + 2];
+    s.width = p->shape[1];
+    while (count < list->shape[0] && s.rows[count] >= 0.0 && s.rows[count] < (double)p->shape[0])
+        count++;
+    s.elements = count * s.width;
+    return s;
+}
+
 static weft_status reference_sgd(const weft_node *n, const wefti_random *random,
                                  const double *const *in, double *const *out) {
     (void)random;
-    step s = step_of(n, in);
+    const step s = step_on_rows(n, in, out);
     const double *buffer = wefti_op_optional(n, in, 1);
     double momentum = wefti_attr_float(n, WEFTI_AT_momentum);
     for (int64_t i = 0; i < s.elements; i++) {
-        double g = s.grad[i] * s.grad_scale + s.decay * s.p[i];
+        const int64_t at = place(&s, i);
+        double g = s.grad[i] * s.grad_scale + s.decay * s.p[at];
         if (buffer) {
-            double b = s.number <= 1.0 ? g : momentum * buffer[i] + g;
-            out[1][i] = b;
+            double b = s.number <= 1.0 ? g : momentum * buffer[at] + g;
+            out[1][at] = b;
             g = wefti_attr_int(n, WEFTI_AT_nesterov) ? g + momentum * b : b;
         }
-        out[0][i] = s.p[i] - s.lr * g;
+        out[0][at] = s.p[at] - s.lr * g;
     }
     return WEFT_OK;
 }
 
-/* With an infinite second moment, an element would never change again. `state`: the output that
- * holds it. */
-static weft_status check_moments(const weft_node *n, int state, const double *v) {
+/* With an infinite second moment, an element would never change again. Checks those that the step
+ * makes. `state`: the output that holds them. */
+static weft_status check_moments(const weft_node *n, const step *s, int state, const double *v) {
     const weft_desc *desc = wefti_out(n, state);
     const bool f64 = desc->dtype == WEFT_F64;
-    const int64_t count = weft_desc_elems(desc);
-    for (int64_t i = 0; i < count; i++)
-        WEFT_REQUIRE(isfinite(v[i]) && (f64 || fabs(v[i]) <= (double)FLT_MAX), WEFT_E_CORRUPT,
+    const int64_t count = s->rows ? s->elements : weft_desc_elems(desc);
+    for (int64_t i = 0; i < count; i++) {
+        const double x = v[place(s, i)];
+        WEFT_REQUIRE(isfinite(x) && (f64 || fabs(x) <= (double)FLT_MAX), WEFT_E_CORRUPT,
                      WEFTI_MOMENT_OVERFLOW, f64 ? "double" : "single");
+    }
     return WEFT_OK;
 }
 
@@ -279,37 +338,40 @@ static double adam_ratio(const weft_node *n, const step *s, const double *const 
 static weft_status reference_adam(const weft_node *n, const wefti_random *random,
                                   const double *const *in, double *const *out) {
     (void)random;
-    step s = step_of(n, in);
+    const step s = step_on_rows(n, in, out);
     for (int64_t i = 0; i < s.elements; i++) {
-        double g = s.grad[i] * s.grad_scale + s.decay * s.p[i];
-        out[0][i] = s.p[i] - s.lr * adam_ratio(n, &s, in, out, i, g);
+        const int64_t at = place(&s, i);
+        double g = s.grad[i] * s.grad_scale + s.decay * s.p[at];
+        out[0][at] = s.p[at] - s.lr * adam_ratio(n, &s, in, out, at, g);
     }
-    return check_moments(n, 2, out[2]);
+    return check_moments(n, &s, 2, out[2]);
 }
 
 static weft_status reference_adamw(const weft_node *n, const wefti_random *random,
                                    const double *const *in, double *const *out) {
     (void)random;
-    step s = step_of(n, in);
+    const step s = step_on_rows(n, in, out);
     for (int64_t i = 0; i < s.elements; i++) {
-        double ratio = adam_ratio(n, &s, in, out, i, s.grad[i] * s.grad_scale);
-        out[0][i] = s.p[i] * (1.0 - s.lr * s.decay) - s.lr * ratio;
+        const int64_t at = place(&s, i);
+        double ratio = adam_ratio(n, &s, in, out, at, s.grad[i] * s.grad_scale);
+        out[0][at] = s.p[at] * (1.0 - s.lr * s.decay) - s.lr * ratio;
     }
-    return check_moments(n, 2, out[2]);
+    return check_moments(n, &s, 2, out[2]);
 }
 
 static weft_status reference_adagrad(const weft_node *n, const wefti_random *random,
                                      const double *const *in, double *const *out) {
     (void)random;
-    step s = step_of(n, in);
+    const step s = step_on_rows(n, in, out);
     double initial = wefti_attr_float(n, WEFTI_AT_initial_accumulator);
     double eps = wefti_attr_float(n, WEFTI_AT_eps);
     for (int64_t i = 0; i < s.elements; i++) {
-        double g = s.grad[i] * s.grad_scale + s.decay * s.p[i];
-        out[1][i] = in[1][i] + g * g;
-        out[0][i] = s.p[i] - s.lr * g / (sqrt(initial + out[1][i]) + eps);
+        const int64_t at = place(&s, i);
+        double g = s.grad[i] * s.grad_scale + s.decay * s.p[at];
+        out[1][at] = in[1][at] + g * g;
+        out[0][at] = s.p[at] - s.lr * g / (sqrt(initial + out[1][at]) + eps);
     }
-    return check_moments(n, 1, out[1]);
+    return check_moments(n, &s, 1, out[1]);
 }
 
 static double sign(double x) {
@@ -319,12 +381,13 @@ static double sign(double x) {
 static weft_status reference_lion(const weft_node *n, const wefti_random *random,
                                   const double *const *in, double *const *out) {
     (void)random;
-    step s = step_of(n, in);
+    const step s = step_on_rows(n, in, out);
     double beta1 = wefti_attr_float(n, WEFTI_AT_beta1), beta2 = wefti_attr_float(n, WEFTI_AT_beta2);
     for (int64_t i = 0; i < s.elements; i++) {
-        double g = s.grad[i] * s.grad_scale, m = in[1][i];
-        out[0][i] = s.p[i] - s.lr * (sign(beta1 * m + (1.0 - beta1) * g) + s.decay * s.p[i]);
-        out[1][i] = beta2 * m + (1.0 - beta2) * g;
+        const int64_t at = place(&s, i);
+        double g = s.grad[i] * s.grad_scale, m = in[1][at];
+        out[0][at] = s.p[at] - s.lr * (sign(beta1 * m + (1.0 - beta1) * g) + s.decay * s.p[at]);
+        out[1][at] = beta2 * m + (1.0 - beta2) * g;
     }
     return WEFT_OK;
 }
@@ -345,7 +408,7 @@ static weft_status reference_lamb(const weft_node *n, const wefti_random *random
     }
     double trust = p2 > 0.0 && u2 > 0.0 ? sqrt(p2) / sqrt(u2) : 1.0;
     for (int64_t i = 0; i < s.elements; i++) out[0][i] = s.p[i] - s.lr * trust * u[i];
-    return check_moments(n, 2, out[2]);
+    return check_moments(n, &s, 2, out[2]);
 }
 
 static weft_status reference_squares(const weft_node *n, const wefti_random *random,
@@ -416,8 +479,8 @@ static weft_status reference_adafactor(const weft_node *n, const wefti_random *r
                 u[i * cols + j] = grad[i * cols + j] * s.grad_scale / sqrt(row[i] * col[j] / mean);
     }
     adafactor_apply(n, &s, out[0]);
-    WEFT_TRY(check_moments(n, 1, out[1]));
-    return check_moments(n, 2, out[2]);
+    WEFT_TRY(check_moments(n, &s, 1, out[1]));
+    return check_moments(n, &s, 2, out[2]);
 }
 
 static weft_status reference_adafactor1(const weft_node *n, const wefti_random *random,
@@ -431,7 +494,7 @@ static weft_status reference_adafactor1(const weft_node *n, const wefti_random *
         out[0][i] = g / sqrt(out[1][i]);
     }
     adafactor_apply(n, &s, out[0]);
-    return check_moments(n, 1, out[1]);
+    return check_moments(n, &s, 1, out[1]);
 }
 
 static weft_status reference_norm(const weft_node *n, const wefti_random *random,
@@ -446,9 +509,24 @@ static weft_status reference_norm(const weft_node *n, const wefti_random *random
 
 /* ---- cost: operations for each element, counted in the formulas above ---- */
 
+/* Of listed rows: what is updated is read and written, the rest is read. */
+static double bytes_of_rows(const weft_node *n) {
+    const int gradient = n->op->gradient_input;
+    const double elements = (double)weft_desc_elems(wefti_in(n, gradient));
+    double bytes = 0.0;
+    for (int i = 0; i < n->inputs; i++) {
+        const weft_desc *x = wefti_in(n, i);
+        if (x)
+            bytes += i < gradient ? 2.0 * elements * (double)weft_dtype_bytes(x->dtype)
+                                  : (double)weft_desc_bytes(x);
+    }
+    return bytes;
+}
+
 static void cost_of(const weft_node *n, double flops, wefti_cost *out) {
-    *out = (wefti_cost){.flops = flops * (double)weft_desc_elems(wefti_in(n, 0)),
-                        .bytes = wefti_node_bytes(n)};
+    const int updated = by_rows(n) ? n->op->gradient_input : 0;
+    *out = (wefti_cost){.flops = flops * (double)weft_desc_elems(wefti_in(n, updated)),
+                        .bytes = by_rows(n) ? bytes_of_rows(n) : wefti_node_bytes(n)};
 }
 static void cost_sgd(const weft_node *n, wefti_cost *out) {
     double buffer = wefti_attr_int(n, WEFTI_AT_nesterov) ? 4.0 : 2.0;
@@ -515,12 +593,23 @@ static const wefti_op_case cases_sgd[] = {
     CASE("momentum=0.9", "f32[3,5]", "f32[3,5]", "f32[3,5]", "f32[8]+"),
     CASE("momentum=0.9 nesterov=1 weight_decay=0.01", "f32[3]", "f32[3]", "f32[3]", "f32[8]+"),
     CASE("momentum=0.5", "f32[0]", "f32[0]", "f32[0]", "f32[8]+"),
+    CASE("weight_decay=0.1", "f32[7,5]", "-", "f32[4,5]", "f32[8]+", "i32[4]!7"),
+    CASE("momentum=0.9 nesterov=1", "f32[7,5]", "f32[7,5]", "bf16[5,5]", "f32[8]+", "i32[5]!9"),
     CASES_END};
-static const wefti_op_case cases_adam[] = {
+static const wefti_op_case cases_squares[] = {
     CASE(NULL, "f32[3,5]", "f32[3,5]", "f32[3,5]+", "f32[3,5]", "f32[8]+"),
     CASE("weight_decay=0.1 beta1=0.8 beta2=0.95 eps=1e-3", "f32[7]", "f32[7]", "f32[7]+", "bf16[7]",
          "f32[8]+"),
     CASE(NULL, "f32[0]", "f32[0]", "f32[0]+", "f32[0]", "f32[8]+"), CASES_END};
+static const wefti_op_case cases_adam[] = {
+    CASE(NULL, "f32[3,5]", "f32[3,5]", "f32[3,5]+", "f32[3,5]", "f32[8]+"),
+    CASE("weight_decay=0.1 beta1=0.8 beta2=0.95 eps=1e-3", "f32[7]", "f32[7]", "f32[7]+", "bf16[7]",
+         "f32[8]+"),
+    CASE(NULL, "f32[0]", "f32[0]", "f32[0]+", "f32[0]", "f32[8]+"),
+    CASE("weight_decay=0.1", "f32[7,5]", "f32[7,5]", "f32[7,5]+", "f32[6,5]", "f32[8]+",
+         "i32[6]!8"),
+    CASE(NULL, "f32[3,2]", "f32[3,2]", "f32[3,2]+", "f32[0,2]", "f32[8]+", "i32[0]!3"),
+    CASES_END};
 static const wefti_op_case cases_lamb[] = {
     CASE(NULL, "f32[3,5]", "f32[3,5]", "f32[3,5]+", "f32[3,5]", "f32[8]+"),
     CASE("weight_decay=0.1 beta1=0.8 beta2=0.95 eps=1e-3", "f32[7]", "f32[7]", "f32[7]+", "bf16[7]",
@@ -529,11 +618,13 @@ static const wefti_op_case cases_lamb[] = {
 static const wefti_op_case cases_lion[] = {
     CASE(NULL, "f32[3,5]", "f32[3,5]", "f32[3,5]", "f32[8]+"),
     CASE("weight_decay=0.1 beta1=0.8 beta2=0.95", "f32[7]", "f32[7]", "bf16[7]", "f32[8]+"),
+    CASE("weight_decay=0.1", "f32[7,5]", "f32[7,5]", "f32[6,5]", "f32[8]+", "i32[6]!8"),
     CASE(NULL, "f32[0]", "f32[0]", "f32[0]", "f32[8]+"), CASES_END};
 static const wefti_op_case cases_adagrad[] = {
     CASE(NULL, "f32[3,5]", "f32[3,5]+", "f32[3,5]", "f32[8]+"),
     CASE("weight_decay=0.1 eps=1e-3 initial_accumulator=0.5", "f32[7]", "f32[7]+", "bf16[7]",
          "f32[8]+"),
+    CASE("weight_decay=0.1", "f32[7,5]", "f32[7,5]+", "f32[6,5]", "f32[8]+", "i32[6]!8"),
     CASE(NULL, "f32[0]", "f32[0]+", "f32[0]", "f32[8]+"), CASES_END};
 static const wefti_op_case cases_adafactor[] = {
     CASE(NULL, "f32[3,5]", "f32[3]+", "f32[5]+", "f32[3,5]", "f32[8]+"),
@@ -565,14 +656,14 @@ static const wefti_op_case cases_norm[] = {CASE(NULL, "f32[3,5]"), CASE(NULL, "b
                                          .reference = reference_,                                  \
                                          .cases = cases_,                                          \
                                          __VA_ARGS__};
-OPTIMIZER(opt_sgd, 1, 4, 2, attrs_sgd, infer_sgd, split_free, cost_sgd, reference_sgd, cases_sgd, )
-OPTIMIZER(opt_adam, 5, 5, 3, attrs_adam, infer_two_moments, split_free, cost_adam, reference_adam,
+OPTIMIZER(opt_sgd, 1, 5, 2, attrs_sgd, infer_sgd, split_free, cost_sgd, reference_sgd, cases_sgd, )
+OPTIMIZER(opt_adam, 5, 6, 3, attrs_adam, infer_two_moments, split_free, cost_adam, reference_adam,
           cases_adam, )
-OPTIMIZER(opt_adamw, 5, 5, 3, attrs_adam, infer_two_moments, split_free, cost_adamw,
+OPTIMIZER(opt_adamw, 5, 6, 3, attrs_adam, infer_two_moments, split_free, cost_adamw,
           reference_adamw, cases_adam, )
-OPTIMIZER(opt_lion, 4, 4, 2, attrs_lion, infer_one_state, split_free, cost_lion, reference_lion,
+OPTIMIZER(opt_lion, 4, 5, 2, attrs_lion, infer_one_state, split_free, cost_lion, reference_lion,
           cases_lion, )
-OPTIMIZER(opt_adagrad, 4, 4, 2, attrs_adagrad, infer_one_state, split_free, cost_adagrad,
+OPTIMIZER(opt_adagrad, 4, 5, 2, attrs_adagrad, infer_one_state, split_free, cost_adagrad,
           reference_adagrad, cases_adagrad, )
 OPTIMIZER(opt_lamb, 5, 6, 3, attrs_lamb, infer_two_moments, split_statistics, cost_lamb,
           reference_lamb, cases_lamb, .lower = wefti_lamb_lower,
@@ -595,5 +686,5 @@ const weft_op_def weft_op_lamb_squares = {
     WEFTI_OP_NAME(lamb_squares), .min_inputs = 5,      .max_inputs = 5,
     .gradient_input = 3,         .attrs = attrs_lamb,  .infer = infer_squares,
     .split = split_squares,      .cost = cost_squares, .reference = reference_squares,
-    .cases = cases_adam,
+    .cases = cases_squares,
 };

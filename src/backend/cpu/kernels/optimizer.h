@@ -7,6 +7,13 @@
 
 #include "backend/cpu/types.h"
 
+/* The rows of tables [..., width] that an update changes, each listed once. The gradient is
+ * [count, width], in the order of the list. */
+typedef struct wefti_listed_rows {
+    const int32_t *number; /* NULL: all elements are updated */
+    int64_t count, width;
+} wefti_listed_rows;
+
 /* PyTorch's SGD:
  *   g += decay p
  *   buf = first ? g : momentum buf + (1 - dampening) g
@@ -18,6 +25,7 @@ typedef struct wefti_sgd_args {
     float *momentum_buffer; /* NULL: no momentum */
     uint16_t *shadow;
     int64_t elements;
+    wefti_listed_rows listed;
     float grad_scale, lr, momentum, dampening, weight_decay;
     bool nesterov, first; /* first: the buffer is not read */
 } wefti_sgd_args;
@@ -34,6 +42,7 @@ typedef struct wefti_adam_args {
     float *m, *v;
     uint16_t *shadow;
     int64_t elements, step; /* step counts from 1 */
+    wefti_listed_rows listed;
     float grad_scale, lr, beta1, beta2, eps, weight_decay;
     bool decoupled;
     bool *overflow; /* becomes true if an element of the new v is not finite; may be NULL */
@@ -46,6 +55,7 @@ typedef struct wefti_lion_args {
     float *m;
     uint16_t *shadow;
     int64_t elements;
+    wefti_listed_rows listed;
     float grad_scale, lr, beta1, beta2, weight_decay;
 } wefti_lion_args;
 
@@ -59,6 +69,7 @@ typedef struct wefti_adagrad_args {
     float *sum;
     uint16_t *shadow;
     int64_t elements;
+    wefti_listed_rows listed;
     float grad_scale, lr, initial, eps, weight_decay;
     bool *overflow; /* becomes true if an element of the new sum is not finite; may be NULL */
 } wefti_adagrad_args;

@@ -1,5 +1,5 @@
 /* Optimizer updates, in place. Operands: the tensors to update, the gradient, the scalars of the
- * step. */
+ * step, and perhaps the numbers of the rows to update. */
 #include <math.h>
 #include <string.h>
 
@@ -26,6 +26,7 @@ typedef struct optimizer_kernel {
     int gradient; /* operand number of the gradient; the scalars follow it */
     weft_dtype gradient_dtype;
     int64_t elements, rows, cols;
+    int64_t list; /* most rows that a list names; -1: all elements are updated */
     float beta1, beta2, eps, eps2, clip, momentum, weight_decay, initial;
     double decay_exponent, count;
 } optimizer_kernel;
@@ -94,6 +95,16 @@ static void run_lamb(const optimizer_kernel *k, const wefti_run *run, const void
     k->kernels->lamb(run->pool, &a);
 }
 
+/* The rows that an update changes: the list ends at the first number that is no row. */
+static wefti_listed_rows listed_rows(const optimizer_kernel *k, const void *const *in) {
+    static const int32_t none = -1;
+    wefti_listed_rows x = {.width = k->cols};
+    if (k->list < 0) return x;
+    x.number = k->list ? in[k->gradient + 2] : &none;
+    while (x.count < k->list && x.number[x.count] >= 0 && x.number[x.count] < k->rows) x.count++;
+    return x;
+}
+
 static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *run,
                                  const void *const *in, void *const *out, void *workspace) {
     const optimizer_kernel *k = (const optimizer_kernel *)kernel;
@@ -102,6 +113,7 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
     float lr = scalars->learning_rate, scale = scalars->gradient_scale;
     int64_t step = scalars->step >= 1.0f ? (int64_t)scalars->step : 1;
     wefti_src g = {grad, k->gradient_dtype};
+    const wefti_listed_rows listed = listed_rows(k, in);
     bool overflow = false;
     switch (k->rule) {
     case SGD:
@@ -110,6 +122,7 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
                                           .grad = g,
                                           .momentum_buffer = k->has_buffer ? out[1] : NULL,
                                           .elements = k->elements,
+                                          .listed = listed,
                                           .grad_scale = scale,
                                           .lr = lr,
                                           .momentum = k->momentum,
@@ -124,6 +137,7 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
                                                        .m = out[1],
                                                        .v = out[2],
                                                        .elements = k->elements,
+                                                       .listed = listed,
                                                        .step = step,
                                                        .grad_scale = scale,
                                                        .lr = lr,
@@ -139,6 +153,7 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
                                                        .grad = g,
                                                        .m = out[1],
                                                        .elements = k->elements,
+                                                       .listed = listed,
                                                        .grad_scale = scale,
                                                        .lr = lr,
                                                        .beta1 = k->beta1,
@@ -150,6 +165,7 @@ static weft_status run_optimizer(const wefti_kernel *kernel, const wefti_run *ru
                                                              .grad = g,
                                                              .sum = out[1],
                                                              .elements = k->elements,
+                                                             .listed = listed,
                                                              .grad_scale = scale,
                                                              .lr = lr,
                                                              .initial = k->initial,
@@ -236,7 +252,8 @@ static weft_status optimizer(const weft_node *n, const wefti_prepare *options, r
     int gradient = n->op->gradient_input;
     const weft_desc *grad = wefti_in(n, gradient);
     if (options->accumulate || !wefti_cpu_is_real(grad)) return WEFT_E_NO_IMPL;
-    for (int i = 0; i < n->inputs; i++)
+    const bool extra = n->inputs > gradient + 2, by_rows = extra && !n->op->lower;
+    for (int i = 0; i < n->inputs - by_rows; i++)
         if (i != gradient && !wefti_cpu_is_f32(wefti_in(n, i))) return WEFT_E_NO_IMPL;
     wefti_kernel *base;
     WEFT_TRY(wefti_cpu_kernel(sizeof(optimizer_kernel), n->op->name, run_optimizer, &base));
@@ -244,7 +261,10 @@ static weft_status optimizer(const weft_node *n, const wefti_prepare *options, r
     k->kernels = wefti_kernels_best();
     k->rule = rule;
     k->gradient = gradient;
-    k->piece = n->inputs > gradient + 2;
+    k->piece = extra && !by_rows;
+    k->list = by_rows ? grad->shape[0] : -1;
+    k->rows = by_rows ? wefti_in(n, 0)->shape[0] : 0;
+    k->cols = by_rows ? grad->shape[1] : 0;
     k->gradient_dtype = grad->dtype;
     k->elements = weft_desc_elems(wefti_in(n, 0));
     k->weight_decay = attribute(n, WEFTI_AT_weight_decay);

@@ -3,11 +3,7 @@
 #include "backend/cpu/kernels/vector/table.h"
 #include "rows/rows.h"
 
-enum { EMBEDDING_TASK = 8192, EMBEDDING_STRIP = 64 };
-
-/* Rows of large tables lie in no cache, and far from each other. So a row is asked for while those
- * before it are moved, and many are under way at once. */
-enum { ROWS_AHEAD = 16, ROW_AHEAD_BYTES = 512 };
+enum { EMBEDDING_TASK = 8192, EMBEDDING_STRIP = 64, ROW_AHEAD_BYTES = 512 };
 
 INLINE void ask_for_row(const void *row, int64_t bytes) {
     for (int64_t i = 0; i < bytes && i < ROW_AHEAD_BYTES; i += 64)

@@ -1,13 +1,54 @@
 /* SGD, Adam, AdamW, Lion, Adagrad and LAMB: see kernels/optimizer.h. One pass over memory, in tasks
- * of 32768 elements. */
+ * of 32768 elements, or fewer of rows that lie far from each other. */
 #include "backend/cpu/kernels/vector/table.h"
 
-enum { OPTIMIZER_TASK = 32768, AHEAD = 512 };
+enum { OPTIMIZER_TASK = 32768, LISTED_TASK = 8192, AHEAD = 512 };
 
-/* Prefetches the element AHEAD positions later. Prefetching beyond the end is harmless. With this
- * many arrays the processor does not prefetch early enough by itself. */
+/* Elements that lie behind each other: of the parameter and its states from `at` on, and of the
+ * gradient from `from` on. With so many arrays the processor does not prefetch early enough by
+ * itself, and rows of a large table lie far from each other. So while a stretch is updated,
+ * `ahead`, AHEAD elements or ROWS_AHEAD rows later, is asked for. */
+typedef struct stretch {
+    int64_t at, from, count, ahead;
+} stretch;
+
+/* The stretches of a task: `next` to `end` count rows, or elements, of which there are `most`. */
+typedef struct stretches {
+    wefti_listed_rows listed;
+    int64_t next, end, most;
+} stretches;
+
+static int64_t units_of_task(const wefti_listed_rows *x) {
+    return x->number ? max64(1, LISTED_TASK / max64(x->width, 1)) : OPTIMIZER_TASK;
+}
+
+static int64_t tasks_of(const wefti_listed_rows *x, int64_t elements) {
+    return blocks_of(x->number ? x->count : elements, units_of_task(x));
+}
+
+static stretches stretches_of(const wefti_listed_rows *x, int64_t elements, int64_t task) {
+    const int64_t units = units_of_task(x), most = x->number ? x->count : elements;
+    return (stretches){*x, task * units, min64(most, (task + 1) * units), most};
+}
+
+/* The next stretch; false: there is none. */
+INLINE bool next_stretch(stretches *x, stretch *out) {
+    const wefti_listed_rows *rows = &x->listed;
+    if (x->next >= x->end) return false;
+    if (!rows->number) {
+        *out = (stretch){x->next, x->next, x->end - x->next, x->next + AHEAD};
+        x->next = x->end;
+        return true;
+    }
+    const int64_t r = x->next++, later = min64(r + ROWS_AHEAD, x->most - 1);
+    *out = (stretch){rows->number[r] * rows->width, r * rows->width, rows->width,
+                     rows->number[later] * rows->width};
+    return true;
+}
+
+/* Prefetches an element. Beyond the end this is harmless. */
 INLINE void fetch(const float *x, int64_t i) {
-    __builtin_prefetch(x + i + AHEAD, 1, 3);
+    __builtin_prefetch(x + i, 1, 3);
 }
 
 INLINE void store_param(float *param, uint16_t *shadow, int64_t i, vf p, int64_t n) {
@@ -24,25 +65,30 @@ static void sgd_task(void *context, int64_t task, int thread) {
     const wefti_sgd_args *a = context;
     vf scale = vf_set1(a->grad_scale), lr = vf_set1(a->lr), decay = vf_set1(a->weight_decay);
     vf momentum = vf_set1(a->momentum), fresh = vf_set1(1.0f - a->dampening);
-    int64_t end = min64(a->elements, (task + 1) * OPTIMIZER_TASK);
-    for (int64_t i = task * OPTIMIZER_TASK; i < end; i += VL) {
-        int64_t n = min64(VL, end - i);
-        vf p = load_f32(a->param + i, n), g = load(a->grad, i, n) * scale;
-        g = vf_fma(decay, p, g);
-        if (a->momentum_buffer) {
-            float *buffer = a->momentum_buffer + i;
-            vf b = g;
-            if (!a->first) b = vf_fma(momentum, load_f32(buffer, n), fresh * g);
-            store_f32(buffer, b, n);
-            g = a->nesterov ? vf_fma(momentum, b, g) : b;
+    stretches left = stretches_of(&a->listed, a->elements, task);
+    for (stretch s; next_stretch(&left, &s);) {
+        for (int64_t i = 0; i < s.count; i += VL) {
+            const int64_t n = min64(VL, s.count - i), at = s.at + i, from = s.from + i,
+                          ahead = s.ahead + i;
+            fetch(a->param, ahead);
+            if (a->momentum_buffer) fetch(a->momentum_buffer, ahead);
+            vf p = load_f32(a->param + at, n), g = load(a->grad, from, n) * scale;
+            g = vf_fma(decay, p, g);
+            if (a->momentum_buffer) {
+                float *buffer = a->momentum_buffer + at;
+                vf b = g;
+                if (!a->first) b = vf_fma(momentum, load_f32(buffer, n), fresh * g);
+                store_f32(buffer, b, n);
+                g = a->nesterov ? vf_fma(momentum, b, g) : b;
+            }
+            store_param(a->param, a->shadow, at, vf_fnma(lr, g, p), n);
         }
-        store_param(a->param, a->shadow, i, vf_fnma(lr, g, p), n);
     }
 }
 
 void KERNEL(sgd)(wefti_pool *pool, const wefti_sgd_args *a) {
     wefti_sgd_args copy = *a;
-    wefti_pool_run(pool, blocks_of(a->elements, OPTIMIZER_TASK), sgd_task, &copy);
+    wefti_pool_run(pool, tasks_of(&a->listed, a->elements), sgd_task, &copy);
 }
 
 /* `sum` is the sum of 0 v: NaN if a v is infinite or NaN, else 0. */
@@ -81,20 +127,23 @@ static void adam_task(void *context, int64_t task, int thread) {
     vf keep = vf_set1(a->decoupled ? 1.0f - a->lr * a->weight_decay : 1.0f);
     vf decay = vf_set1(a->decoupled ? 0.0f : a->weight_decay);
     vf zero = vf_zero(), check = vf_zero();
-    int64_t end = min64(a->elements, (task + 1) * OPTIMIZER_TASK);
-    for (int64_t i = task * OPTIMIZER_TASK; i < end; i += VL) {
-        int64_t n = min64(VL, end - i);
-        fetch(a->param, i);
-        fetch(a->m, i);
-        fetch(a->v, i);
-        if (a->grad.dtype == WEFT_F32) fetch(a->grad.data, i);
-        vf p = load_f32(a->param + i, n), m, v;
-        vf g = vf_fma(decay, p, load(a->grad, i, n) * scale);
-        p = p * keep;
-        moments(a->m + i, a->v + i, g, fresh1, beta2, fresh2, n, &m, &v);
-        check = vf_fma(v, zero, check);
-        vf denominator = vf_fma(vf_sqrt(v), root, eps);
-        store_param(a->param, a->shadow, i, vf_fnma(size, m / denominator, p), n);
+    stretches left = stretches_of(&a->listed, a->elements, task);
+    for (stretch s; next_stretch(&left, &s);) {
+        for (int64_t i = 0; i < s.count; i += VL) {
+            const int64_t n = min64(VL, s.count - i), at = s.at + i, from = s.from + i,
+                          ahead = s.ahead + i;
+            fetch(a->param, ahead);
+            fetch(a->m, ahead);
+            fetch(a->v, ahead);
+            if (a->grad.dtype == WEFT_F32) fetch(a->grad.data, from + AHEAD);
+            vf p = load_f32(a->param + at, n), m, v;
+            vf g = vf_fma(decay, p, load(a->grad, from, n) * scale);
+            p = p * keep;
+            moments(a->m + at, a->v + at, g, fresh1, beta2, fresh2, n, &m, &v);
+            check = vf_fma(v, zero, check);
+            vf denominator = vf_fma(vf_sqrt(v), root, eps);
+            store_param(a->param, a->shadow, at, vf_fnma(size, m / denominator, p), n);
+        }
     }
     report_overflow(check, a->overflow);
 }
@@ -103,7 +152,7 @@ void KERNEL(adam)(wefti_pool *pool, const wefti_adam_args *a) {
     adam_run run = {.a = a};
     run.step_size = (float)((double)a->lr / (1.0 - pow((double)a->beta1, (double)a->step)));
     run.root_correction = (float)(1.0 / sqrt(1.0 - pow((double)a->beta2, (double)a->step)));
-    wefti_pool_run(pool, blocks_of(a->elements, OPTIMIZER_TASK), adam_task, &run);
+    wefti_pool_run(pool, tasks_of(&a->listed, a->elements), adam_task, &run);
 }
 
 static void lion_task(void *context, int64_t task, int thread) {
@@ -112,20 +161,25 @@ static void lion_task(void *context, int64_t task, int thread) {
     vf scale = vf_set1(a->grad_scale), fresh1 = vf_set1(1.0f - a->beta1), beta1 = vf_set1(a->beta1);
     vf fresh2 = vf_set1(1.0f - a->beta2), beta2 = vf_set1(a->beta2), lr = vf_set1(a->lr);
     vf keep = vf_set1(1.0f - a->lr * a->weight_decay), zero = vf_zero();
-    int64_t end = min64(a->elements, (task + 1) * OPTIMIZER_TASK);
-    for (int64_t i = task * OPTIMIZER_TASK; i < end; i += VL) {
-        int64_t n = min64(VL, end - i);
-        vf p = load_f32(a->param + i, n) * keep, g = load(a->grad, i, n) * scale;
-        vf m = load_f32(a->m + i, n), u = vf_fma(beta1, m, fresh1 * g);
-        vf step = vf_select(vm_lt(zero, u), lr, vf_select(vm_lt(u, zero), vf_neg(lr), u * lr));
-        store_f32(a->m + i, vf_fma(beta2, m, fresh2 * g), n);
-        store_param(a->param, a->shadow, i, p - step, n);
+    stretches left = stretches_of(&a->listed, a->elements, task);
+    for (stretch s; next_stretch(&left, &s);) {
+        for (int64_t i = 0; i < s.count; i += VL) {
+            const int64_t n = min64(VL, s.count - i), at = s.at + i, from = s.from + i,
+                          ahead = s.ahead + i;
+            fetch(a->param, ahead);
+            fetch(a->m, ahead);
+            vf p = load_f32(a->param + at, n) * keep, g = load(a->grad, from, n) * scale;
+            vf m = load_f32(a->m + at, n), u = vf_fma(beta1, m, fresh1 * g);
+            vf step = vf_select(vm_lt(zero, u), lr, vf_select(vm_lt(u, zero), vf_neg(lr), u * lr));
+            store_f32(a->m + at, vf_fma(beta2, m, fresh2 * g), n);
+            store_param(a->param, a->shadow, at, p - step, n);
+        }
     }
 }
 
 void KERNEL(lion)(wefti_pool *pool, const wefti_lion_args *a) {
     wefti_lion_args copy = *a;
-    wefti_pool_run(pool, blocks_of(a->elements, OPTIMIZER_TASK), lion_task, &copy);
+    wefti_pool_run(pool, tasks_of(&a->listed, a->elements), lion_task, &copy);
 }
 
 static void adagrad_task(void *context, int64_t task, int thread) {
@@ -133,24 +187,27 @@ static void adagrad_task(void *context, int64_t task, int thread) {
     const wefti_adagrad_args *a = context;
     vf scale = vf_set1(a->grad_scale), lr = vf_set1(a->lr), decay = vf_set1(a->weight_decay);
     vf initial = vf_set1(a->initial), eps = vf_set1(a->eps), zero = vf_zero(), check = vf_zero();
-    int64_t end = min64(a->elements, (task + 1) * OPTIMIZER_TASK);
-    for (int64_t i = task * OPTIMIZER_TASK; i < end; i += VL) {
-        int64_t n = min64(VL, end - i);
-        fetch(a->param, i);
-        fetch(a->sum, i);
-        vf p = load_f32(a->param + i, n), g = vf_fma(decay, p, load(a->grad, i, n) * scale);
-        vf sum = vf_fma(g, g, load_f32(a->sum + i, n));
-        store_f32(a->sum + i, sum, n);
-        check = vf_fma(sum, zero, check);
-        vf u = g / (vf_sqrt(sum + initial) + eps);
-        store_param(a->param, a->shadow, i, vf_fnma(lr, u, p), n);
+    stretches left = stretches_of(&a->listed, a->elements, task);
+    for (stretch s; next_stretch(&left, &s);) {
+        for (int64_t i = 0; i < s.count; i += VL) {
+            const int64_t n = min64(VL, s.count - i), at = s.at + i, from = s.from + i,
+                          ahead = s.ahead + i;
+            fetch(a->param, ahead);
+            fetch(a->sum, ahead);
+            vf p = load_f32(a->param + at, n), g = vf_fma(decay, p, load(a->grad, from, n) * scale);
+            vf sum = vf_fma(g, g, load_f32(a->sum + at, n));
+            store_f32(a->sum + at, sum, n);
+            check = vf_fma(sum, zero, check);
+            vf u = g / (vf_sqrt(sum + initial) + eps);
+            store_param(a->param, a->shadow, at, vf_fnma(lr, u, p), n);
+        }
     }
     report_overflow(check, a->overflow);
 }
 
 void KERNEL(adagrad)(wefti_pool *pool, const wefti_adagrad_args *a) {
     wefti_adagrad_args copy = *a;
-    wefti_pool_run(pool, blocks_of(a->elements, OPTIMIZER_TASK), adagrad_task, &copy);
+    wefti_pool_run(pool, tasks_of(&a->listed, a->elements), adagrad_task, &copy);
 }
 
 typedef struct lamb_run {
