@@ -4,14 +4,15 @@
  * shuffled, so hot rows lie far from each other.
  *
  *     bench/rows [--rows 10000000] [--dim 32] [--batch 2048] [--ids 26] [--steps 30] [--warmup 30]
- *                [--threads 1] [--disk DIR [--cache BYTES] [--rate]] [--cpu] [--json]
- *                [--interactive]
+ *                [--threads 1] [--disk DIR [--cache BYTES] [--ahead] [--rate]] [--cpu]
+ *                [--json] [--interactive]
  *
  * --disk: the table and its states lie in a file there. --cache: so many bytes of host memory keep
- * hot rows. --rate: a loop that does nothing else then reads and writes blocks of 4 KiB of another
- * file there, of the same size, as many at once. `over_disk` is the median of the steps over the
- * time that the rows of a step which were read and written take at these rates. --cpu: processor
- * seconds of steps in place of their seconds. Drawing ids is not timed.
+ * hot rows. --ahead: each step is told the next one's ids. --rate: a loop that does nothing else
+ * then reads and writes blocks of 4 KiB of another file there, of the same size, as many at once.
+ * `over_disk` is the median of the steps over the time that the rows of a step which were read and
+ * written take at these rates. --cpu: processor seconds of steps in place of their seconds. Drawing
+ * ids is not timed.
  * --interactive: the protocol of bench/peers/stepper.py. Without it the program prints each step
  * (not with --json) and, last, one JSON object.
  *
@@ -29,9 +30,9 @@ typedef struct bench {
     weft_session *session;
     double *share; /* [rows]: of look-ups, of this row and all hotter ones */
     int64_t rows, count;
-    int32_t *ids; /* [count] */
+    int32_t *ids, *next; /* [count] */
     uint64_t state;
-    bool cpu;
+    bool cpu, ahead;
     int64_t looked_up, hot; /* look-ups, and those of the `slots` hottest rows */
     int64_t slots;          /* rows, with their two states, that the cache has bytes for */
     stepper *stepper;
@@ -60,10 +61,13 @@ static int64_t rank_of(const bench *b, double x) {
 
 /* Multiplication by a prime that does not divide the number of rows permutes them. */
 static void draw_ids(bench *b) {
+    int32_t *drawn = b->ids;
+    b->ids = b->next;
+    b->next = drawn;
     for (int64_t i = 0; i < b->count; i++) {
         const int64_t rank = rank_of(b, draw(b));
         b->hot += rank < b->slots;
-        b->ids[i] = (int32_t)((uint64_t)rank * 2654435761u % (uint64_t)b->rows);
+        drawn[i] = (int32_t)((uint64_t)rank * 2654435761u % (uint64_t)b->rows);
     }
     b->looked_up += b->count;
 }
@@ -75,8 +79,10 @@ static double step(void *context) {
         b->looked_up = b->hot = 0;
     }
     draw_ids(b);
+    const size_t bytes = (size_t)b->count * sizeof *b->ids;
     const double start = stepper_now(), cpu = stepper_cpu();
-    stepper_check(weft_session_feed(b->session, 0, "ids", b->ids, (size_t)b->count * 4));
+    stepper_check(weft_session_feed(b->session, 0, "ids", b->ids, bytes));
+    if (b->ahead) stepper_check(weft_session_feed_ahead(b->session, 0, "ids", b->next, bytes));
     stepper_check(weft_session_step(b->session, 0.01, NULL));
     return b->cpu ? stepper_cpu() - cpu : stepper_now() - start;
 }
@@ -85,7 +91,8 @@ static void make_law(bench *b) {
     double all = 0;
     b->share = malloc((size_t)b->rows * sizeof *b->share);
     b->ids = malloc((size_t)b->count * sizeof *b->ids);
-    if (!b->share || !b->ids) exit(1);
+    b->next = malloc((size_t)b->count * sizeof *b->next);
+    if (!b->share || !b->ids || !b->next) exit(1);
     for (int64_t i = 0; i < b->rows; i++) b->share[i] = all += pow((double)i + 1, -1.05);
     for (int64_t i = 0; i < b->rows; i++) b->share[i] /= all;
 }
@@ -177,20 +184,22 @@ static void write_facts(bench *b, const char *directory, bool rate, char *out, s
     const weft_session_memory m = weft_session_memory_of(b->session), *w = &b->warm;
     const int64_t hits = m.cache_hits - w->cache_hits, misses = m.cache_misses - w->cache_misses,
                   written = m.cache_written - w->cache_written,
+                  ahead = m.cache_ahead - w->cache_ahead,
                   steps = b->stepper->done - b->stepper->warmup;
     int length = snprintf(
         out, room,
         "\"rows\": %lld, \"host_bytes\": %lld, \"disk_bytes\": %lld, \"rows_hit\": %lld, "
-        "\"rows_missed\": %lld, \"rows_written\": %lld, \"cached_rows\": %.4f, "
-        "\"cached_look_ups\": %.4f, \"hot_look_ups\": %.4f,",
+        "\"rows_missed\": %lld, \"rows_ahead\": %lld, \"rows_written\": %lld, "
+        "\"cached_rows\": %.4f, \"cached_look_ups\": %.4f, \"hot_look_ups\": %.4f,",
         (long long)b->rows, (long long)m.host_bytes, (long long)m.disk_bytes, (long long)hits,
-        (long long)misses, (long long)written, part(hits, hits + misses),
+        (long long)misses, (long long)ahead, (long long)written, part(hits, hits + misses),
         part(m.cache_look_ups_hit - w->cache_look_ups_hit, m.cache_look_ups - w->cache_look_ups),
         part(b->hot, b->looked_up));
     if (!directory || !rate || steps <= 0) return;
     double reads, writes;
     measure_rate(b, directory, m.disk_bytes, &reads, &writes);
-    const double seconds = ((double)misses / reads + (double)written / writes) / (double)steps;
+    const double seconds =
+        ((double)(misses + ahead) / reads + (double)written / writes) / (double)steps;
     snprintf(out + length, room - (size_t)length,
              " \"blocks_read_per_second\": %.0f, \"blocks_written_per_second\": %.0f, "
              "\"disk_seconds\": %.4f, \"over_disk\": %.3f,",
@@ -207,16 +216,22 @@ int main(int argc, char **argv) {
     o.threads = 1;
     o.rows = WEFT_ROWS_AUTO;
     o.optimizer = weft_optimizer_defaults(WEFT_ADAM);
-    const stepper_option options[] = {
-        {"--rows", STEPPER_LONG, &b.rows},      {"--dim", STEPPER_LONG, &dim},
-        {"--batch", STEPPER_LONG, &batch},      {"--ids", STEPPER_LONG, &ids},
-        {"--threads", STEPPER_INT, &o.threads}, {"--disk", STEPPER_TEXT, &o.disk},
-        {"--cache", STEPPER_LONG, &cache},      {"--rate", STEPPER_FLAG, &rate},
-        {"--cpu", STEPPER_FLAG, &b.cpu},        {NULL, STEPPER_FLAG, NULL}};
+    const stepper_option options[] = {{"--rows", STEPPER_LONG, &b.rows},
+                                      {"--dim", STEPPER_LONG, &dim},
+                                      {"--batch", STEPPER_LONG, &batch},
+                                      {"--ids", STEPPER_LONG, &ids},
+                                      {"--threads", STEPPER_INT, &o.threads},
+                                      {"--disk", STEPPER_TEXT, &o.disk},
+                                      {"--cache", STEPPER_LONG, &cache},
+                                      {"--rate", STEPPER_FLAG, &rate},
+                                      {"--cpu", STEPPER_FLAG, &b.cpu},
+                                      {"--ahead", STEPPER_FLAG, &b.ahead},
+                                      {NULL, STEPPER_FLAG, NULL}};
     if (!stepper_read(&s, options, argc, argv)) return 2;
     b.count = batch * ids;
     b.slots = cache / (3 * dim * 4);
     make_law(&b);
+    draw_ids(&b);
     weft_graph *g = graph_of(b.rows, dim, batch, ids);
     if (o.disk) o.plan = plan = plan_of(cache);
     stepper_check(weft_session_create(g, &o, &b.session));
@@ -233,5 +248,6 @@ int main(int argc, char **argv) {
     weft_plan_destroy(plan);
     free(b.share);
     free(b.ids);
+    free(b.next);
     return 0;
 }

@@ -221,7 +221,7 @@ module weft_c ! what goes straight to C
         real(c_double) :: forward_flops, backward_flops
         integer(c_int64_t) :: host_bytes, disk_bytes, lent_bytes
         integer(c_int64_t) :: cache_hits, cache_misses, cache_written
-        integer(c_int64_t) :: cache_look_ups, cache_look_ups_hit
+        integer(c_int64_t) :: cache_look_ups, cache_look_ups_hit, cache_ahead
     end type
     type, bind(C) :: weft_lora ! adapters of low rank; rank 0: none
         integer(c_int64_t) :: rank = 0

@@ -149,6 +149,7 @@ static weft_status same_type(const weft_session *s, int program, const char *nam
         return weft_##call(s, program ? *program : 0, text, array->base_addr, bytes);              \
     }
 WITH_ARRAY(session_feed)
+WITH_ARRAY(session_feed_ahead)
 WITH_ARRAY(session_feed_rows)
 WITH_ARRAY(session_feed_local)
 WITH_ARRAY(session_read)

@@ -137,8 +137,8 @@ WEFT_API weft_status weft_plan_offload(weft_plan *plan, const char *match, weft_
 WEFT_API weft_status weft_plan_cache(weft_plan *plan, const char *match, weft_offload what,
                                      int64_t bytes) WEFT_CHECKED;
 /** The same with room for a part of the table's rows on each device: above 0, at most 100 per cent.
- * On top come 30 bytes for each row that is kept, and blocks of a 16th of the rows' bytes. The last
- * of the two calls for a rule counts. */
+ * On top come 30 bytes for each row that is kept, and blocks of an eighth of the rows' bytes. The
+ * last of the two calls for a rule counts. */
 WEFT_API weft_status weft_plan_cache_percent(weft_plan *plan, const char *match, weft_offload what,
                                              double percent) WEFT_CHECKED;
 /** Place work: `where` is "host" or "device" (undo an earlier rule). `match` is a glob over two

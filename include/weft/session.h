@@ -20,7 +20,8 @@
  *
  * - Collective: create, add, feed, step, read, write, save, load. Feed and write take the same
  * whole tensor on all ranks; read, the loss and the gradient norm return it on all.
- * - Not collective: queries (tensors, memory, numbers) and weft_session_feed_local.
+ * - Not collective: queries (tensors, memory, numbers) weft_session_feed_ahead and
+ * weft_session_feed_local.
  * - For parts of tensors: weft_session_feed_rows, weft_session_rows (not collective),
  *   weft_session_read_rows, weft_session_local, weft_session_feed_local.
  *
@@ -280,6 +281,16 @@ WEFT_API weft_status weft_session_local(weft_session *session, int program, cons
 WEFT_API weft_status weft_session_feed_local(weft_session *session, int program, const char *name,
                                              const void *data, size_t bytes) WEFT_CHECKED;
 
+/** Tell which data a later pass will be fed as input `name`, such as the next batch. If a pass
+ * looks up rows by this input in a table on a disk that has a cache (weft_plan_cache), the rows
+ * that the cache lacks are read while passes before it run. The call copies the data and does not
+ * wait. Results stay the same, also if other data are fed then, and reads that fail are made again
+ * by the pass that needs the rows. Nothing happens for other inputs, and before the session's first
+ * pass. The arguments are those of weft_session_feed. Not collective. WEFT_E_ARG, WEFT_E_SHAPE,
+ * WEFT_E_NOMEM. */
+WEFT_API weft_status weft_session_feed_ahead(weft_session *session, int program, const char *name,
+                                             const void *data, size_t bytes) WEFT_CHECKED;
+
 /** Feed this process's rows of an input, [rows, ...], for programs in which each rank has samples
  * of its own. Rank 0's rows come first, then rank 1's; together they are the whole input. The
  * session moves them to the layout of the plan; rows that are in place already cost nothing.
@@ -501,6 +512,7 @@ typedef struct weft_session_memory {
     /* Look-ups in such tables, and those whose row the cache had. A row that a batch has twice is
      * looked up twice, and is read once. */
     int64_t cache_look_ups, cache_look_ups_hit;
+    int64_t cache_ahead; /* of cache_hits: rows that were read ahead (weft_session_feed_ahead) */
 } weft_session_memory;
 WEFT_API weft_session_memory weft_session_memory_of(const weft_session *session);
 /** The same two peaks for device `rank`. */

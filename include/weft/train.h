@@ -100,7 +100,8 @@ typedef struct weft_train_result {
     double tokens_per_second;              /* median over steps */
     int64_t predicted_peak_bytes, observed_peak_bytes;
     /* Rows of tables on a disk that have a cache, as in weft_session_memory, of this process */
-    int64_t cache_hits, cache_misses, cache_written, cache_look_ups, cache_look_ups_hit;
+    int64_t cache_hits, cache_misses, cache_written, cache_look_ups, cache_look_ups_hit,
+        cache_ahead;
     int64_t samples_prepared;    /* training samples that this process has read for its steps */
     int64_t validation_prepared; /* validation samples that this process has read */
     /* The value of *events->stop, on any rank, that ended the run, or WEFT_TRAIN_STOPPED_BY_FILE;

@@ -244,6 +244,7 @@ static void end_json(const train_progress *p, const weft_train_result *r, weft_s
         cli_json_integer(&json, "cache_written", r->cache_written);
         cli_json_integer(&json, "cache_look_ups", r->cache_look_ups);
         cli_json_integer(&json, "cache_look_ups_hit", r->cache_look_ups_hit);
+        cli_json_integer(&json, "cache_ahead", r->cache_ahead);
     }
     cli_json_text(&json, "checkpoint", *r->checkpoint ? r->checkpoint : NULL);
     cli_json_end(&json);
@@ -280,12 +281,13 @@ void train_progress_end(train_progress *p, const weft_train_result *r, weft_stat
                 100.0 * (double)r->cache_look_ups_hit / (double)r->cache_look_ups,
                 (long long)r->cache_look_ups);
     if (r->cache_hits + r->cache_misses > 0)
-        cli_say(stdout,
-                "rows of tables on the disk: %lld read from caches (%.1f %%), %lld from the "
-                "disk, %lld written to it\n",
-                (long long)r->cache_hits,
-                100.0 * (double)r->cache_hits / (double)(r->cache_hits + r->cache_misses),
-                (long long)r->cache_misses, (long long)r->cache_written);
+        cli_say(
+            stdout,
+            "rows of tables on the disk: %lld read from caches (%.1f %%; %lld of them ahead), %lld "
+            "from the disk, %lld written to it\n",
+            (long long)r->cache_hits,
+            100.0 * (double)r->cache_hits / (double)(r->cache_hits + r->cache_misses),
+            (long long)r->cache_ahead, (long long)r->cache_misses, (long long)r->cache_written);
     if (*r->checkpoint)
         cli_say(stdout, "checkpoint %s\n", r->checkpoint);
     else

@@ -200,6 +200,21 @@ void wefti_feed_destroy(wefti_feed *feed) {
     wefti_free(feed);
 }
 
+/* A prepared batch. */
+static wefti_batch batch_of(const wefti_feed *feed, int64_t count) {
+    int64_t number = feed->options.first + count;
+    unsigned char *slot = slot_of(feed, count);
+    return (wefti_batch){.number = number,
+                         .rows = feed->options.row_end - feed->options.row_begin,
+                         .valid = valid_rows(feed, number),
+                         .group = feed->options.group,
+                         .own_begin = feed->options.own_begin,
+                         .own_end = feed->options.own_end,
+                         .prepared = feed->read[count % feed->options.ring],
+                         .input = slot,
+                         .target = (int32_t *)(void *)(slot + feed->target_offset)};
+}
+
 weft_status wefti_feed_next(wefti_feed *feed, wefti_batch *out) {
     pthread_mutex_lock(&feed->mutex);
     bool full = feed->borrowed - feed->released >= feed->options.ring;
@@ -214,18 +229,17 @@ weft_status wefti_feed_next(wefti_feed *feed, wefti_batch *out) {
     WEFT_REQUIRE(!stop, WEFT_E_STOPPED, "reading data was stopped");
     if (!ready)
         return wefti_adopt(feed->failure, feed->message); /* the reader has ended: no race */
-    int64_t number = feed->options.first + count;
-    unsigned char *slot = slot_of(feed, count);
-    *out = (wefti_batch){.number = number,
-                         .rows = feed->options.row_end - feed->options.row_begin,
-                         .valid = valid_rows(feed, number),
-                         .group = feed->options.group,
-                         .own_begin = feed->options.own_begin,
-                         .own_end = feed->options.own_end,
-                         .prepared = feed->read[count % feed->options.ring],
-                         .input = slot,
-                         .target = (int32_t *)(void *)(slot + feed->target_offset)};
+    *out = batch_of(feed, count);
     return WEFT_OK;
+}
+
+bool wefti_feed_peek(wefti_feed *feed, wefti_batch *out) {
+    pthread_mutex_lock(&feed->mutex);
+    const int64_t count = feed->borrowed;
+    const bool ready = count < feed->prepared;
+    pthread_mutex_unlock(&feed->mutex);
+    if (ready) *out = batch_of(feed, count);
+    return ready;
 }
 
 void wefti_feed_release(wefti_feed *feed) {

@@ -58,6 +58,9 @@ void wefti_feed_destroy(wefti_feed *feed);
  * after the last batch of a sequential feed. A failure of the reader thread comes after all batches
  * before it. At most `ring` batches can be borrowed at once (WEFT_E_ARG). */
 weft_status wefti_feed_next(wefti_feed *feed, wefti_batch *out) WEFT_CHECKED;
+/* The batch that the next call of wefti_feed_next borrows, to look at until that batch is released.
+ * False: it is not ready. */
+bool wefti_feed_peek(wefti_feed *feed, wefti_batch *out);
 /* Returns the batch that was borrowed first. */
 void wefti_feed_release(wefti_feed *feed);
 /* From any thread: wake whoever waits in wefti_feed_next, and end reading. */

@@ -9,7 +9,7 @@
 #include "device/disk_parts.h"
 
 /* `held` of the index. A block that is not valid has a slot, but could not be read so far. */
-enum { BLOCK_VALID = 1, BLOCK_PINNED = 2 };
+enum { BLOCK_VALID = 1, BLOCK_PINNED = 2, BLOCK_AHEAD = 4 /* read, and not used so far */ };
 
 static int64_t index_bytes(int64_t blocks) {
     return wefti_round_up((int64_t)wefti_row_cache_bytes(blocks), 8);
@@ -82,23 +82,32 @@ static weft_status give_slot(wefti_disk_blocks *b, int32_t block, void *staging,
     } while (x->held[*out] & BLOCK_PINNED);
     if (x->changed[*out]) WEFT_TRY(wefti_disk_blocks_flush(b, staging));
     wefti_row_cache_give(x, *out, block);
+    b->given++;
     return WEFT_OK;
 }
 
-/* Pins the blocks of a row. *out_missing: one of them at least must be read. */
-static weft_status pin_row(wefti_disk_blocks *b, int64_t begin, int64_t end, void *staging,
-                           bool *out_missing) {
+/* Pins the blocks of a row, and counts it. */
+static weft_status pin_row(wefti_disk_blocks *b, int64_t begin, int64_t end, bool ahead,
+                           void *staging, wefti_blocks_brought *count) {
     wefti_row_cache *x = &b->index;
-    *out_missing = false;
+    bool missing = false, came_ahead = false;
     for (int64_t block = begin / WEFTI_DISK_ALIGNMENT; block * WEFTI_DISK_ALIGNMENT < end;
          block++) {
         int64_t slot = wefti_row_cache_find(x, (int32_t)block);
         if (slot < 0) WEFT_TRY(give_slot(b, (int32_t)block, staging, &slot));
-        *out_missing |= !(x->held[slot] & BLOCK_VALID);
+        missing |= !(x->held[slot] & BLOCK_VALID);
+        came_ahead |= x->held[slot] & BLOCK_AHEAD;
+        if (!ahead)
+            x->held[slot] &= (uint8_t)~BLOCK_AHEAD;
+        else if (!(x->held[slot] & BLOCK_VALID))
+            x->held[slot] |= BLOCK_AHEAD;
         if (x->held[slot] & BLOCK_PINNED) continue;
         x->held[slot] |= BLOCK_PINNED;
         b->pinned[b->pinned_count++] = (int32_t)slot;
     }
+    count->rows++;
+    count->read += missing;
+    count->ahead += came_ahead && !missing;
     return WEFT_OK;
 }
 
@@ -116,19 +125,16 @@ static weft_status read_pinned(wefti_disk_blocks *b, void *staging) {
 }
 
 weft_status wefti_disk_blocks_bring(wefti_disk_blocks *b, const wefti_disk_table *table,
-                                    const wefti_row_place *places, int64_t count, void *staging,
-                                    int64_t *out_count, int64_t *out_read) {
-    const int64_t each = wefti_disk_blocks_of_row(table);
-    int64_t i = 0;
-    while (b->pinned_count) b->index.held[b->pinned[--b->pinned_count]] &= BLOCK_VALID;
-    *out_read = 0;
-    for (; i < count && b->pinned_count + each <= b->index.slots; i++) {
-        const int64_t begin = table->begin + places[i].row * table->row_bytes;
-        bool missing;
-        WEFT_TRY(pin_row(b, begin, begin + table->row_bytes, staging, &missing));
-        *out_read += missing;
+                                    const wefti_row_place *places, int64_t count, bool ahead,
+                                    void *staging, wefti_blocks_brought *out) {
+    const int64_t each = wefti_disk_blocks_of_row(table), slots = b->index.slots;
+    while (b->pinned_count) b->index.held[b->pinned[--b->pinned_count]] &= (uint8_t)~BLOCK_PINNED;
+    *out = (wefti_blocks_brought){0};
+    while (out->rows < count && b->pinned_count + each <= slots &&
+           (!ahead || b->given - b->begun[1] + each <= slots)) {
+        const int64_t begin = table->begin + places[out->rows].row * table->row_bytes;
+        WEFT_TRY(pin_row(b, begin, begin + table->row_bytes, ahead, staging, out));
     }
-    *out_count = i;
     return read_pinned(b, staging);
 }
 

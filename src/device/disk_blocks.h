@@ -15,7 +15,9 @@ typedef struct wefti_disk_blocks {
     wefti_row_place *places; /* [slots]: of reads and writes */
     int32_t *pinned;         /* [slots]: slots that the rows brought last need */
     int64_t pinned_count;
-    bool changed; /* any block, perhaps */
+    int64_t given;    /* slots that blocks got so far */
+    int64_t begun[2]; /* `given` when the last call of wefti_disk_blocks_turn came, and before */
+    bool changed;     /* any block, perhaps */
 } wefti_disk_blocks;
 
 /* Bytes of memory for so many blocks, without `places` and `pinned`. A multiple of 8. */
@@ -26,12 +28,24 @@ int64_t wefti_disk_blocks_of_row(const wefti_disk_table *table);
 weft_status wefti_disk_blocks_open(wefti_disk_stream *file, int64_t blocks, void *memory,
                                    wefti_disk_blocks *out) WEFT_CHECKED;
 void wefti_disk_blocks_close(wefti_disk_blocks *b); /* writes nothing */
-/* Reads the blocks of the first *out_count rows that are not there: of as many as there is room
- * for. They stay until the next call. *out_read: of so many rows. `table` is a place of the file.
- * `staging`: WEFTI_ROWS_STAGING bytes. */
+/* Rows whose blocks were brought: the first `rows` of them. A block at least of `read` rows was
+ * read. All blocks of `ahead` others were there, one at least since it had been read ahead. */
+typedef struct wefti_blocks_brought {
+    int64_t rows, read, ahead;
+} wefti_blocks_brought;
+
+/* Reads the blocks of the first rows that are not there: of as many rows as there is room for. They
+ * stay until the next call. `table` is a place of the file. `ahead`: the next step needs them. Then
+ * room is what the present step leaves, which has been given blocks since its own turn. `staging`:
+ * WEFTI_ROWS_STAGING bytes. */
 weft_status wefti_disk_blocks_bring(wefti_disk_blocks *b, const wefti_disk_table *table,
-                                    const wefti_row_place *places, int64_t count, void *staging,
-                                    int64_t *out_count, int64_t *out_read) WEFT_CHECKED;
+                                    const wefti_row_place *places, int64_t count, bool ahead,
+                                    void *staging, wefti_blocks_brought *out) WEFT_CHECKED;
+/* From now on rows are brought ahead for one step later. */
+static inline void wefti_disk_blocks_turn(wefti_disk_blocks *b) {
+    b->begun[1] = b->begun[0];
+    b->begun[0] = b->given;
+}
 /* Copies bytes that lie in blocks which were brought, at place `at` of the file. */
 void wefti_disk_blocks_read(const wefti_disk_blocks *b, int64_t at, int64_t bytes,
                             unsigned char *to);

@@ -13,7 +13,7 @@
 
 enum {
     CACHE_ROUND = 1 << 16, /* rows that are written back at once */
-    CACHE_SHARE = 16,      /* the slots have so many times the bytes of the blocks */
+    CACHE_SHARE = 8,       /* the slots have so many times the bytes of the blocks */
     CACHE_BLOCKS = 16      /* at least */
 };
 
@@ -91,12 +91,13 @@ static int64_t place_of(const cache_group *g, int64_t row) {
 /* Puts whole records into blocks. */
 static weft_status put_back(wefti_disk_cache *c, const cache_group *g,
                             const wefti_row_place *records, int64_t count, void *staging) {
-    for (int64_t done = 0, part, unused; done < count; done += part) {
+    wefti_blocks_brought brought;
+    for (int64_t done = 0; done < count; done += brought.rows) {
         const weft_status status = wefti_disk_blocks_bring(&c->blocks, &g->records, records + done,
-                                                           count - done, staging, &part, &unused);
+                                                           count - done, false, staging, &brought);
         if (status < 0)
             return wefti_prefix(status, "writing back %lld rows of a cache", (long long)count);
-        for (int64_t i = done; i < done + part; i++)
+        for (int64_t i = done; i < done + brought.rows; i++)
             wefti_disk_blocks_write(&c->blocks, place_of(g, records[i].row), g->records.row_bytes,
                                     records[i].memory);
     }
@@ -383,13 +384,15 @@ static void use_row(wefti_disk_cache *c, const cache_part *x, bool reads,
 /* Reads or writes the rows that were missed. */
 static weft_status move_misses(wefti_disk_cache *c, const cache_part *x, bool reads, int64_t count,
                                void *staging) {
-    for (int64_t done = 0, part, read; done < count; done += part) {
+    wefti_blocks_brought brought;
+    for (int64_t done = 0; done < count; done += brought.rows) {
         WEFT_TRY(wefti_disk_blocks_bring(&c->blocks, &c->groups[x->group].records, c->misses + done,
-                                         count - done, staging, &part, &read));
-        for (int64_t i = done; i < done + part; i++) use_row(c, x, reads, &c->misses[i]);
+                                         count - done, false, staging, &brought));
+        for (int64_t i = done; i < done + brought.rows; i++) use_row(c, x, reads, &c->misses[i]);
         if (!reads) continue;
-        c->counts.misses += read;
-        c->counts.hits += part - read;
+        c->counts.misses += brought.read;
+        c->counts.hits += brought.rows - brought.read;
+        c->counts.ahead += brought.ahead;
     }
     return WEFT_OK;
 }
@@ -425,4 +428,26 @@ weft_status wefti_disk_cache_move(wefti_disk_cache *c, int part, bool reads,
                                      : write_rows(c, part, places, count, staging);
     (void)pthread_mutex_unlock(&c->lock);
     return status;
+}
+
+bool wefti_disk_cache_ahead(wefti_disk_cache *c, int part, bool turn, wefti_row_place *places,
+                            int64_t count, void *staging) {
+    const cache_part *x = &c->parts[part];
+    const cache_group *g = &c->groups[x->group];
+    const int64_t bytes = x->table.row_bytes, first = (x->begin - x->table.begin) / bytes,
+                  end = (x->end - x->table.begin) / bytes;
+    wefti_blocks_brought brought = {.rows = 1};
+    int64_t misses = 0;
+    weft_status status = WEFT_OK;
+    (void)pthread_mutex_lock(&c->lock);
+    if (turn) wefti_disk_blocks_turn(&c->blocks);
+    for (int64_t i = 0; i < count; i++)
+        if (places[i].row >= first && places[i].row < end && slot_with(c, g, places[i].row) < 0)
+            places[misses++] = places[i];
+    sort(places, misses);
+    for (int64_t done = 0; done < misses && brought.rows && status >= 0; done += brought.rows)
+        status = wefti_disk_blocks_bring(&c->blocks, &g->records, places + done, misses - done,
+                                         true, staging, &brought);
+    (void)pthread_mutex_unlock(&c->lock);
+    return status >= 0 && brought.rows;
 }

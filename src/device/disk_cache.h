@@ -5,7 +5,7 @@
  * thread may call its functions.
  *
  * Tables that lie as records (disk_records.h) are read and written as such: a row of one of them
- * brings those of the others. Up to a 17th of the memory has the blocks that were read last
+ * brings those of the others. Up to a ninth of the memory has the blocks that were read last
  * (disk_blocks.h), so rows that get no slot need not be read again before they are written. */
 #ifndef WEFTI_DEVICE_DISK_CACHE_H
 #define WEFTI_DEVICE_DISK_CACHE_H
@@ -38,6 +38,7 @@ typedef struct wefti_row_counts {
     int64_t hits;                   /* rows that were read from memory, of each part */
     int64_t misses, written;        /* records that were read from the file, and written to it */
     int64_t look_ups, look_ups_hit; /* of rows, and those whose row the cache had */
+    int64_t ahead;                  /* of `hits`: they were in no slot, but had been read ahead */
 } wefti_row_counts;
 
 /* Bytes of memory for a cache. slot_bytes: of one row of each part. */
@@ -57,6 +58,12 @@ weft_status wefti_disk_cache_reserve(wefti_disk_cache *cache, int64_t rows) WEFT
 weft_status wefti_disk_cache_move(wefti_disk_cache *cache, int part, bool reads,
                                   wefti_row_place *places, int64_t count,
                                   void *staging) WEFT_CHECKED;
+/* Reads rows of a part that the next step will look up, as far as they are in no slot, and as far
+ * as the blocks have room that the present step does not need. `places` need no memory; their order
+ * changes. `turn`: they are the first ones of that step. False: a read failed, or there is no room
+ * for all. A row that is not read now is read when it is looked up. */
+bool wefti_disk_cache_ahead(wefti_disk_cache *cache, int part, bool turn, wefti_row_place *places,
+                            int64_t count, void *staging);
 /* The part that has a table, or its rows from some row on; -1: none. *out_row: the number, in the
  * part, of the table's row 0. */
 int wefti_disk_cache_part(const wefti_disk_cache *cache, const wefti_disk_table *table,

@@ -97,6 +97,7 @@ weft_status wefti_bind_caches(wefti_rank_device *d, const wefti_program *p) {
 }
 
 void wefti_close_caches(wefti_rank_device *d, int64_t keep) {
+    wefti_rank_device_end_ahead(d, true);
     while (d->cache_count && wefti_location_offset(d->caches[d->cache_count - 1].at) >= keep) {
         wefti_cache_of *x = &d->caches[--d->cache_count];
         wefti_disk_cache_close(x->cache);
@@ -104,16 +105,51 @@ void wefti_close_caches(wefti_rank_device *d, int64_t keep) {
     }
 }
 
-weft_status wefti_move_rows(const wefti_rank_device *d, wefti_row_move *m) {
+wefti_disk_cache *wefti_cache_with(const wefti_rank_device *d, const wefti_disk_table *table,
+                                   int *out_part, int64_t *out_row) {
     for (int64_t i = 0; i < d->cache_count; i++) {
-        int64_t first;
-        const int part = wefti_disk_cache_part(d->caches[i].cache, &m->table, &first);
-        if (part < 0) continue;
-        for (int64_t k = 0; k < m->count; k++) m->places[k].row += (int32_t)first;
-        return wefti_disk_cache_move(d->caches[i].cache, part, m->reads, m->places, m->count,
-                                     d->staging);
+        *out_part = wefti_disk_cache_part(d->caches[i].cache, table, out_row);
+        if (*out_part >= 0) return d->caches[i].cache;
     }
-    return wefti_disk_rows_move(&m->table, m->reads, m->places, m->count, d->staging);
+    return NULL;
+}
+
+weft_status wefti_move_rows(const wefti_rank_device *d, wefti_row_move *m) {
+    int part;
+    int64_t first;
+    wefti_disk_cache *cache = wefti_cache_with(d, &m->table, &part, &first);
+    if (!cache) return wefti_disk_rows_move(&m->table, m->reads, m->places, m->count, d->staging);
+    for (int64_t k = 0; k < m->count; k++) m->places[k].row += (int32_t)first;
+    return wefti_disk_cache_move(cache, part, m->reads, m->places, m->count, d->staging);
+}
+
+/* ---- rows of the next step ---- */
+
+/* The table in a file of which a step begins to look up rows of an input; false: none. */
+static bool looks_up(const wefti_rank_device *d, const wefti_program *p, wefti_section s, int32_t k,
+                     wefti_location input, wefti_disk_table *out) {
+    const wefti_step *post = &p->steps[s][k];
+    if (post->kind != WEFTI_STEP_POST || !p->moves[post->move].looks_up ||
+        wefti_step_tier(post) != WEFTI_SPACE_DISK)
+        return false;
+    *out = wefti_table_at(d, post->args[0], p->moves[post->move].row_bytes);
+    for (int32_t i = k - 1; i >= 0; i--) {
+        const wefti_step *find = &p->steps[s][i];
+        if (find->kind == WEFTI_STEP_CALL && find->routine->args == 2 &&
+            wefti_location_equal(find->args[1], post->args[2]))
+            return wefti_location_equal(find->args[0], input);
+    }
+    return false;
+}
+
+weft_status wefti_rank_device_ahead(wefti_rank_device *d, const wefti_program *p,
+                                    wefti_location input, const int32_t *ids, int64_t count) {
+    wefti_disk_table table;
+    for (int s = 0; s < WEFTI_SECTIONS && d->cache_count; s++)
+        for (int32_t k = 0; k < p->step_count[s]; k++)
+            if (looks_up(d, p, (wefti_section)s, k, input, &table))
+                WEFT_TRY(wefti_row_queue_ahead(d, &table, ids, count));
+    return WEFT_OK;
 }
 
 wefti_row_counts wefti_rank_device_row_counts(const wefti_rank_device *d) {
@@ -125,6 +161,7 @@ wefti_row_counts wefti_rank_device_row_counts(const wefti_rank_device *d) {
         all.written += one.written;
         all.look_ups += one.look_ups;
         all.look_ups_hit += one.look_ups_hit;
+        all.ahead += one.ahead;
     }
     return all;
 }

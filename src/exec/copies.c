@@ -57,6 +57,14 @@ static weft_status read_rows(wefti_rank_device *d, const wefti_step *step, int64
     return wefti_stream_finish(d->stream);
 }
 
+wefti_disk_table wefti_table_at(const wefti_rank_device *d, wefti_location at, int64_t row_bytes) {
+    const wefti_arena_block *block = wefti_arena_block_of(
+        &d->arenas[WEFTI_SPACE_DISK][wefti_location_term(at)], wefti_location_offset(at));
+    return (wefti_disk_table){.file = block->file,
+                              .begin = wefti_location_offset(at) - block->begin,
+                              .row_bytes = row_bytes};
+}
+
 /* The named rows stand before the others. Behind them, the list of a look-up has each further
  * look-up of a row (rows_find). */
 static void place_rows(const wefti_rank_device *d, const wefti_program_move *move,
@@ -75,15 +83,11 @@ static weft_status post_file_rows(wefti_rank_device *d, const wefti_program_move
                                   const wefti_step *step, wefti_location table,
                                   wefti_location memory) {
     wefti_row_move *m = &d->row_moves[step->move];
-    const wefti_arena_block *block = wefti_arena_block_of(
-        &d->arenas[WEFTI_SPACE_DISK][wefti_location_term(table)], wefti_location_offset(table));
     unsigned char *rows = wefti_rank_device_at(d, memory);
     const wefti_byte_range range = {rows, move->rows * move->row_bytes};
     WEFT_REQUIRE(!m->memory.memory, WEFT_E_BUG, "'%s' is copied twice at once", step->name);
     m->reads = wefti_step_fetches(step);
-    m->table = (wefti_disk_table){.file = block->file,
-                                  .begin = wefti_location_offset(table) - block->begin,
-                                  .row_bytes = move->row_bytes};
+    m->table = wefti_table_at(d, table, move->row_bytes);
     m->posted_ns = d->trace ? wefti_now_ns() : 0;
     place_rows(d, move, rows, m);
     WEFT_TRY(wefti_stream_follow(d->copies, d->stream, d->copies_begin));

@@ -146,6 +146,9 @@ weft_status wefti_bind_caches(wefti_rank_device *d, const wefti_program *program
 /* Closes those that lie at byte `keep` of persistent host memory, or behind it. Call it while files
  * and memory are there. */
 void wefti_close_caches(wefti_rank_device *d, int64_t keep);
+/* The cache that a table has, its part, and the number there of the table's row 0; NULL: none. */
+wefti_disk_cache *wefti_cache_with(const wefti_rank_device *d, const wefti_disk_table *table,
+                                   int *out_part, int64_t *out_row);
 /* Reads or writes rows, by way of the table's cache if it has one. */
 weft_status wefti_move_rows(const wefti_rank_device *d, wefti_row_move *move) WEFT_CHECKED;
 
@@ -156,11 +159,17 @@ weft_status wefti_bind_rows(wefti_rank_device *d, const wefti_program *program) 
 /* Begins one of d->row_moves, which is not under way. They run one after the other. end: waits. */
 void wefti_row_move_begin(wefti_rank_device *d, wefti_row_move *move);
 weft_status wefti_row_move_end(wefti_rank_device *d, wefti_row_move *move) WEFT_CHECKED;
+/* When it has nothing else to do, the thread reads rows of a table that has a cache, for the next
+ * step. They replace those of an earlier call. Copies `ids`. */
+weft_status wefti_row_queue_ahead(wefti_rank_device *d, const wefti_disk_table *table,
+                                  const int32_t *ids, int64_t count) WEFT_CHECKED;
 /* Ends the thread. No copy is under way. */
 void wefti_row_queue_stop(wefti_rank_device *d);
 
 /* ---- copies.c ---- */
 
+/* A table in a file, from its row at this place on. */
+wefti_disk_table wefti_table_at(const wefti_rank_device *d, wefti_location at, int64_t row_bytes);
 /* Ends all copies that a failed section has posted. Returns `failure`. */
 weft_status wefti_end_copies(wefti_rank_device *d, weft_status failure) WEFT_CHECKED;
 

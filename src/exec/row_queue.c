@@ -1,10 +1,23 @@
 /* Copies of rows of files run in a thread of their own, one after the other: the device goes on
  * with other steps between the post and the wait. The thread starts with the first program that has
- * such copies. */
+ * such copies. When it has no copy to make, it reads rows that the next step will look up, a few at
+ * a time, so that a copy waits for them shortly. */
+#include <string.h>
+
 #include "base/memory.h"
 #include "base/number.h"
+#include "base/status.h"
 #include "base/thread.h"
 #include "exec/rank_device.h"
+
+enum { AHEAD_PIECE = 256 }; /* rows that are read ahead at a time */
+
+/* Rows of a table that the next step will look up. */
+typedef struct row_ahead {
+    wefti_disk_table table;
+    int32_t *ids; /* [cap] */
+    int64_t count, cap, done;
+} row_ahead;
 
 struct wefti_row_queue {
     pthread_t thread;
@@ -12,16 +25,54 @@ struct wefti_row_queue {
     pthread_cond_t work, done;
     wefti_row_move *first, *last; /* that have not ended */
     bool closing;
+    row_ahead *ahead; /* one for each table */
+    int64_t ahead_count, ahead_cap;
+    int64_t told; /* how often the rows ahead have changed */
+    bool reading; /* rows ahead, without the lock */
 };
+
+static row_ahead *next_ahead(const wefti_row_queue *q) {
+    for (int64_t i = 0; i < q->ahead_count; i++)
+        if (q->ahead[i].done < q->ahead[i].count) return &q->ahead[i];
+    return NULL;
+}
+
+/* Reads the next piece. The lock is open meanwhile. */
+static void read_ahead(const wefti_rank_device *d, wefti_row_queue *q, row_ahead *a) {
+    wefti_row_place places[AHEAD_PIECE];
+    const wefti_disk_table table = a->table;
+    const int64_t number = a - q->ahead, told = q->told;
+    const bool turn = a->done == 0;
+    int64_t count = 0, row = 0;
+    int part;
+    while (count < AHEAD_PIECE && a->done < a->count)
+        places[count++] = (wefti_row_place){a->ids[a->done++], 0, NULL};
+    q->reading = true;
+    (void)pthread_mutex_unlock(&q->lock);
+    wefti_disk_cache *cache = wefti_cache_with(d, &table, &part, &row);
+    for (int64_t i = 0; i < count; i++)
+        places[i].row = places[i].row < 0 ? -1 : places[i].row + (int32_t)row;
+    const bool more = cache && wefti_disk_cache_ahead(cache, part, turn, places, count, d->staging);
+    (void)pthread_mutex_lock(&q->lock);
+    q->reading = false;
+    if (!more && told == q->told) q->ahead[number].done = q->ahead[number].count;
+    (void)pthread_cond_broadcast(&q->done);
+}
 
 static void *run(void *context) {
     wefti_rank_device *d = context;
     wefti_row_queue *q = d->row_queue;
     (void)pthread_mutex_lock(&q->lock);
     for (;;) {
-        while (!q->first && !q->closing) (void)pthread_cond_wait(&q->work, &q->lock);
+        row_ahead *ahead = NULL;
+        while (!q->first && !q->closing && !(ahead = next_ahead(q)))
+            (void)pthread_cond_wait(&q->work, &q->lock);
         wefti_row_move *m = q->first;
-        if (!m) break;
+        if (!m && !ahead) break;
+        if (!m) {
+            read_ahead(d, q, ahead);
+            continue;
+        }
         (void)pthread_mutex_unlock(&q->lock);
         wefti_failure_keep(wefti_move_rows(d, m), &m->failure);
         (void)pthread_mutex_lock(&q->lock);
@@ -37,6 +88,8 @@ static void free_queue(wefti_rank_device *d) {
     (void)pthread_mutex_destroy(&d->row_queue->lock);
     (void)pthread_cond_destroy(&d->row_queue->work);
     (void)pthread_cond_destroy(&d->row_queue->done);
+    for (int64_t i = 0; i < d->row_queue->ahead_count; i++) wefti_free(d->row_queue->ahead[i].ids);
+    wefti_free(d->row_queue->ahead);
     wefti_free(d->row_queue);
     wefti_free(d->staging);
     d->row_queue = d->staging = NULL;
@@ -70,7 +123,55 @@ void wefti_row_queue_stop(wefti_rank_device *d) {
     wefti_free(d->row_moves);
 }
 
+static weft_status set_ahead(wefti_row_queue *q, const wefti_disk_table *table, const int32_t *ids,
+                             int64_t count) {
+    int64_t i = 0;
+    while (i < q->ahead_count &&
+           (q->ahead[i].table.file != table->file || q->ahead[i].table.begin != table->begin))
+        i++;
+    if (i == q->ahead_count) {
+        WEFT_TRY(WEFT_GROW(q->ahead, i, q->ahead_cap));
+        q->ahead[q->ahead_count++] = (row_ahead){.table = *table};
+    }
+    row_ahead *a = &q->ahead[i];
+    a->count = a->done = 0;
+    q->told++;
+    if (count > a->cap) {
+        int32_t *more = wefti_realloc(a->ids, (size_t)count * sizeof *more);
+        WEFT_REQUIRE(more, WEFT_E_NOMEM, "no memory for the numbers of %lld rows",
+                     (long long)count);
+        a->ids = more;
+        a->cap = count;
+    }
+    memcpy(a->ids, ids, (size_t)count * sizeof *ids);
+    a->count = count;
+    return WEFT_OK;
+}
+
+weft_status wefti_row_queue_ahead(wefti_rank_device *d, const wefti_disk_table *table,
+                                  const int32_t *ids, int64_t count) {
+    wefti_row_queue *q = d->row_queue;
+    int part;
+    int64_t row;
+    if (!q || !wefti_cache_with(d, table, &part, &row)) return WEFT_OK;
+    (void)pthread_mutex_lock(&q->lock);
+    const weft_status status = set_ahead(q, table, ids, count);
+    (void)pthread_cond_signal(&q->work);
+    (void)pthread_mutex_unlock(&q->lock);
+    return status;
+}
+
+void wefti_rank_device_end_ahead(wefti_rank_device *d, bool drop) {
+    wefti_row_queue *q = d->row_queue;
+    if (!q) return;
+    (void)pthread_mutex_lock(&q->lock);
+    for (int64_t i = 0; i < q->ahead_count && drop; i++) q->ahead[i].done = q->ahead[i].count;
+    while (q->reading || next_ahead(q)) (void)pthread_cond_wait(&q->done, &q->lock);
+    (void)pthread_mutex_unlock(&q->lock);
+}
+
 weft_status wefti_bind_rows(wefti_rank_device *d, const wefti_program *p) {
+    wefti_rank_device_end_ahead(d, true);
     int64_t most = d->row_cap;
     for (int32_t m = 0; m < p->move_count; m++) wefti_keep_most(&most, p->moves[m].rows);
     if (most == 0) return WEFT_OK;

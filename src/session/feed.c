@@ -29,6 +29,41 @@ weft_status weft_session_feed(weft_session *s, int program, const char *name, co
     return wefti_session_settle(s, try_feed(s, program, name, data, bytes));
 }
 
+/* The ids that a device will have go to its caches. */
+static weft_status tell_piece(const weft_session *s, const wefti_view *v, const weft_desc *whole,
+                              const wefti_session_piece *piece, const int32_t *ids) {
+    const wefti_region all = wefti_whole_region(whole);
+    const int64_t count = wefti_region_elems(&piece->box, whole->rank);
+    int32_t *here;
+    if (!wefti_home_exists(&piece->home) || !count) return WEFT_OK;
+    WEFT_NEW_ARRAY(here, int32_t, count);
+    wefti_region_copy(&piece->box, &all, ids, &piece->box, here, whole->rank, sizeof *here);
+    const weft_status status =
+        wefti_rank_device_ahead(wefti_workers_device(s->workers, piece->rank),
+                                v->programs[piece->rank], piece->at, here, count);
+    wefti_free(here);
+    return status;
+}
+
+weft_status weft_session_feed_ahead(weft_session *s, int program, const char *name,
+                                    const void *data, size_t bytes) {
+    wefti_view *v;
+    int index;
+    int32_t count;
+    WEFT_REQUIRE(s && name && data, WEFT_E_ARG,
+                 "weft_session_feed_ahead needs a session, a name and data");
+    WEFT_TRY(wefti_session_look_up(s, program, name, &v, &index));
+    const wefti_view_tensor *t = &v->tensors[index];
+    WEFT_REQUIRE(t->role == WEFTI_TENSOR_INPUT, WEFT_E_ARG, "'%s' is not an input", name);
+    WEFT_REQUIRE(bytes == (size_t)weft_desc_bytes(&t->whole), WEFT_E_SHAPE,
+                 "'%s' is %s, %lld bytes, not %zu", name, wefti_desc_text(&t->whole).text,
+                 (long long)weft_desc_bytes(&t->whole), bytes);
+    if (!s->workers || t->whole.dtype != WEFT_I32) return WEFT_OK;
+    WEFT_TRY(wefti_session_pieces(s, program, index, s->pieces, &count));
+    for (int32_t i = 0; i < count; i++) WEFT_TRY(tell_piece(s, v, &t->whole, &s->pieces[i], data));
+    return WEFT_OK;
+}
+
 /* ---- rows of each rank ---- */
 
 static weft_status check_rows(const wefti_view_tensor *t, const void *data, size_t bytes,

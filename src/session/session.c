@@ -505,6 +505,7 @@ weft_session_memory weft_session_memory_of(const weft_session *s) {
             m.cache_written += rows.written;
             m.cache_look_ups += rows.look_ups;
             m.cache_look_ups_hit += rows.look_ups_hit;
+            m.cache_ahead += rows.ahead;
         }
         m.forward_flops += f->forward_flops;
         m.backward_flops += f->backward_flops;

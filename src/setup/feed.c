@@ -15,6 +15,15 @@ weft_status wefti_built_feed_rows(wefti_built *m, int program, const wefti_batch
                              (size_t)(m->batch.micro * target_row));
 }
 
+/* If that fails, the pass reads what it needs. */
+void wefti_built_feed_ahead(wefti_built *m, int program, const wefti_batch *b) {
+    const weft_desc in = weft_data_input(m->data);
+    const weft_status told =
+        weft_session_feed_ahead(m->session, program, m->model.objective->input, b->input,
+                                (size_t)(m->batch.micro * weft_desc_bytes(&in)));
+    (void)told;
+}
+
 /* Widens rows [*begin, *end) of a microbatch by those of input `name` that this process needs. */
 static weft_status add_rows(const wefti_built *m, int program, const char *name,
                             wefti_session_piece *pieces, int64_t *begin, int64_t *end) {

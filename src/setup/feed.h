@@ -11,6 +11,8 @@ enum { WEFTI_RING_TRAIN = 3, WEFTI_RING_PASSES = 2 };
 /* Feeds rows [first, first + micro) of a batch to a program. */
 weft_status wefti_built_feed_rows(wefti_built *m, int program, const wefti_batch *b,
                                   int64_t first) WEFT_CHECKED;
+/* A later pass of the program will be fed the first rows of this batch. */
+void wefti_built_feed_ahead(wefti_built *m, int program, const wefti_batch *b);
 /* In a world: lets the feed prepare only the rows of each microbatch that this process needs for
  * the program. */
 weft_status wefti_built_choose_rows(const wefti_built *m, int program,

@@ -50,7 +50,7 @@ for tier in host disk cache; do
     moves=''
 done
 # 4 steps look up 32 rows each, and 4 validations 20 times 32
-expect 0 '"cache_hits": |"cache_misses": |"cache_written": |"cache_look_ups": 2688,|"cache_look_ups_hit": ' train cache.yaml train.rows=auto train.optimizer=adam --json
+expect 0 '"cache_hits": |"cache_misses": |"cache_written": |"cache_look_ups": 2688,|"cache_look_ups_hit": |"cache_ahead": ' train cache.yaml train.rows=auto train.optimizer=adam --json
 expect 0 'caches|2688|written' train cache.yaml train.rows=auto train.optimizer=adam
 expect 0 '"host_bytes": 7872,' model cache.yaml train.rows=auto train.optimizer=adam --json
 expect 1 'memory.offload|cache|train.rows' train cache.yaml
@@ -60,9 +60,9 @@ for size in much 0% 101% -5%; do
     sed "s/4KiB/$size/" cache.yaml >bad.yaml
     expect 1 "bad.yaml|cache|$size|2GiB|100%" train bad.yaml train.rows=auto
 done
-# 10 per cent of 600 rows, by each of two entries: 120 slots of 3 rows with 32 numbers, and 30 bytes beside
+# 10 per cent of 600 rows, by each of two entries: 120 slots of 3 rows with 32 numbers, 30 bytes beside, and a block
 sed 's/4KiB/10%/g' cache.yaml >part.yaml
-expect 0 '"host_bytes": 49728,' model part.yaml train.rows=auto train.optimizer=adam --json
+expect 0 '"host_bytes": 53824,' model part.yaml train.rows=auto train.optimizer=adam --json
 sed 's/to: disk/to: host/g' cache.yaml >bad.yaml
 expect 1 'bad.yaml|cache|disk' train bad.yaml train.rows=auto
 expect 0 'embed_tokens.weight|rows|touches' model job.yaml train.rows=auto

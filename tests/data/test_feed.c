@@ -240,7 +240,12 @@ static void several_are_borrowed(void **state) {
     for (int i = 0; i < 3; i++) /* none was overwritten */
         for (int64_t row = 0; row < 2; row++)
             assert_int_equal(sample_of(&b[i], row), weft_data_order(0, SAMPLES, i * 2 + row));
+    assert_false(wefti_feed_peek(r.feed, &more)); /* the ring is full */
     wefti_feed_release(r.feed);
+    while (!wefti_feed_peek(r.feed, &more)) (void)usleep(1000);
+    assert_int_equal(more.number, 3);
+    for (int64_t row = 0; row < 2; row++)
+        assert_int_equal(sample_of(&more, row), weft_data_order(0, SAMPLES, 6 + row));
     ASSERT_OK(wefti_feed_next(r.feed, &more));
     assert_int_equal(more.number, 3);
     for (int i = 0; i < 10; i++) wefti_feed_release(r.feed); /* more than were borrowed: nothing */

@@ -102,6 +102,19 @@ static weft_status move_rows(bed *b, bool reads, uint64_t *seed) {
     return status;
 }
 
+/* Reads random rows of a part ahead, often more than there is room for, and some that it has not.
+ */
+static void look_ahead(bed *b, uint64_t *seed) {
+    enum { COUNT = 40 };
+    wefti_row_place places[COUNT];
+    const int part = (int)random_below(seed, (uint64_t)b->o.count);
+    const int64_t count = 1 + (int64_t)random_below(seed, COUNT);
+    for (int64_t i = 0; i < count; i++)
+        places[i] =
+            (wefti_row_place){(int32_t)random_below(seed, (uint64_t)b->rows + 3) - 1, 0, NULL};
+    (void)wefti_disk_cache_ahead(b->cache, part, random_below(seed, 2), places, count, staging);
+}
+
 /* Reads or writes a range of the file, of any tables or none. */
 static weft_status move_range(bed *b, bool reads, uint64_t *seed) {
     static unsigned char bytes[FILE_BYTES];
@@ -132,7 +145,9 @@ static void test_all_see_the_same_bytes(void **state) {
         if (!has_way(ways[seed % WAYS])) continue;
         open_bed(&b, ways[seed % WAYS], &s);
         for (int call = 0; call < CALLS; call++)
-            if (random_below(&s, 16))
+            if (random_below(&s, 8) == 0)
+                look_ahead(&b, &s);
+            else if (random_below(&s, 16))
                 ASSERT_OK(move_rows(&b, random_below(&s, 2), &s));
             else
                 ASSERT_OK(move_range(&b, random_below(&s, 2), &s));
@@ -155,6 +170,7 @@ static void test_failures_lose_nothing(void **state) {
         for (int call = 0; call < CALLS; call++) {
             ASSERT_OK(move_rows(&b, random_below(&s, 2), &s));
             wefti_fault_arm(WEFTI_FAULT_IO, (int64_t)random_below(&s, 3), true, EIO);
+            if (random_below(&s, 4) == 0) look_ahead(&b, &s);
             const weft_status status =
                 random_below(&s, 8) ? move_rows(&b, true, &s) : move_range(&b, true, &s);
             wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
@@ -240,6 +256,44 @@ static void test_a_missed_row_costs_a_read_and_a_write(void **state) {
     assert_in_range(requests_of_a_step(false), 5 * FEW_ROWS, 9 * FEW_ROWS);
 }
 
+/* Steps that each use other rows, which the step before has read ahead: the look-up waits for no
+ * read, and nor does the update of the present step, whose blocks stay. More rows than there is
+ * room for are not read. */
+static void test_rows_ahead_are_no_misses(void **state) {
+    (void)state;
+    enum { ROWS = 1000, BYTES = 512, COUNT = 5, STEPS = 6, MANY = 30 };
+    static bed b;
+    static unsigned char memory[COUNT][BYTES];
+    wefti_row_place places[MANY];
+    uint64_t seed = 1;
+    assert_true(open_way((way){WEFTI_DISK_THREADS, true, false}, &b.file));
+    b.rows = ROWS;
+    b.o = (wefti_disk_cache_options){
+        .count = 1, .looked_up = true, .slots = 1, .parts = {{{b.file, 4096, BYTES}, 0, ROWS}}};
+    fill_file(&b, &seed);
+    b.o.memory = malloc((size_t)wefti_disk_cache_bytes(1, BYTES));
+    ASSERT_OK(wefti_disk_cache_open(&b.o, &b.cache));
+    ASSERT_OK(wefti_disk_cache_reserve(b.cache, COUNT));
+    for (int step = 0; step < STEPS; step++)
+        for (int part = 0; part < 4; part++) { /* a look-up, rows ahead, an update */
+            const int of = step + (part == 1),
+                      count = part == 1 && step + 1 == STEPS ? MANY : COUNT;
+            for (int i = 0; i < count; i++)
+                places[i] = (wefti_row_place){8 * (COUNT * of + i), part == 0,
+                                              part == 1 ? NULL : memory[i]};
+            if (part == 1)
+                assert_int_equal(wefti_disk_cache_ahead(b.cache, 0, true, places, count, staging),
+                                 count < MANY);
+            else
+                ASSERT_OK(wefti_disk_cache_move(b.cache, 0, part < 3, places, COUNT, staging));
+        }
+    const wefti_row_counts n = wefti_disk_cache_counts(b.cache);
+    assert_int_equal(n.misses, COUNT); /* of the first step */
+    assert_int_equal(n.ahead, COUNT * (STEPS - 1));
+    assert_int_equal(n.look_ups, COUNT * STEPS);
+    close_bed(&b);
+}
+
 static void slots_fit_their_bytes(void **state) {
     (void)state;
     for (int64_t bytes = 0; bytes < 300000; bytes += 2777)
@@ -255,6 +309,7 @@ int main(void) {
                                        cmocka_unit_test(test_failures_lose_nothing),
                                        cmocka_unit_test(test_a_cache_saves_requests),
                                        cmocka_unit_test(test_a_missed_row_costs_a_read_and_a_write),
+                                       cmocka_unit_test(test_rows_ahead_are_no_misses),
                                        cmocka_unit_test(slots_fit_their_bytes)};
     return cmocka_run_group_tests(tests, make_all, remove_all);
 }

@@ -22,6 +22,7 @@ typedef struct trial {
     double clip;
     int64_t batch, seq;
     bool padded, turned;
+    int told; /* how often a step is told of later ids; the last ones are wrong */
     weft_tier parameters, states; /* of the tables */
     int64_t cache;                /* bytes, of each entry for a disk; 0: none */
     double percent;               /* above 0: of the rows, in the entries of parameters */
@@ -96,8 +97,8 @@ static weft_session *session_for(const trial *t, weft_rows rows, weft_graph **ou
 }
 
 /* Few ids of many, often the same; in table `small` those beyond it give NaN, so they stay below.
- */
-static void feed_ids(weft_session *s, const trial *t, int step) {
+ * ahead: a later step has them. */
+static void feed_or_tell(weft_session *s, const trial *t, int step, bool ahead) {
     int32_t ids[64];
     dice d = {t->seed ^ 77, (uint64_t)step << 20};
     for (int input = 0; input < 2; input++) {
@@ -105,8 +106,14 @@ static void feed_ids(weft_session *s, const trial *t, int step) {
         assert_true(count <= sizeof ids / sizeof *ids);
         for (size_t i = 0; i < count; i++)
             ids[i] = (int32_t)roll(&d, input ? SMALL : roll(&d, 2) ? TABLE : 6);
-        ASSERT_OK(weft_session_feed(s, 0, input ? "other" : "ids", ids, count * sizeof *ids));
+        const char *name = input ? "other" : "ids";
+        ASSERT_OK(ahead ? weft_session_feed_ahead(s, 0, name, ids, count * sizeof *ids)
+                        : weft_session_feed(s, 0, name, ids, count * sizeof *ids));
     }
+}
+
+static void feed_ids(weft_session *s, const trial *t, int step) {
+    feed_or_tell(s, t, step, false);
 }
 
 /* Reads a tensor between two steps, and writes it with its elements in the other order. */
@@ -126,6 +133,7 @@ static void turn(weft_session *s, const trial *t, const char *name) {
 static void train(weft_session *s, const trial *t) {
     for (int step = 0; step < STEPS; step++) {
         feed_ids(s, t, step);
+        for (int told = 0; told < t->told; told++) feed_or_tell(s, t, step + 1 + told, true);
         if (t->turned && step == 2) turn(s, t, "wide");
         ASSERT_OK(weft_session_step(s, 0.1, NULL));
         const weft_session_memory m = weft_session_memory_of(s);
@@ -243,6 +251,7 @@ static void tiers_change_no_bits(void **state) {
             t.states = states;
             t.cache = cache;
             t.percent = percent;
+            t.told = (int)(seed % 3);
         }
         assert_int_equal(form_of(s[1], "wide"), WEFTI_ROWS_TOUCHED);
         /* Four states at most, there and back, and a look-up; of two tables. */
@@ -627,6 +636,49 @@ static void failed_copies_are_told(void **state) {
     }
 }
 
+static void feed_ahead(weft_session *s, const int32_t *ids, size_t bytes, int64_t nth) {
+    wefti_fault_arm(WEFTI_FAULT_IO, nth, true, EIO);
+    ASSERT_OK(weft_session_feed_ahead(s, 0, "ids", ids, bytes));
+    wefti_rank_device_end_ahead(wefti_workers_device(s->workers, 0), false);
+    wefti_fault_arm(WEFTI_FAULT_IO, -1, false, 0);
+}
+
+/* A step waits for none of the rows that the step before it has read ahead, and for all of those
+ * whose reads failed. The bits are those of a session that is told nothing. */
+static void steps_do_not_wait_for_rows_ahead(void **state) {
+    (void)state;
+    enum { LARGE = 5000, PLACES = 4, FAR = 100, COUNT = 9 };
+    weft_graph *g;
+    weft_session *s[2];
+    ASSERT_OK(weft_graph_create(&g));
+    weft_value table = weft_param(g, "table", matrix(LARGE, DIM), (weft_init){WEFT_INIT_NORMAL, 1});
+    weft_value in = weft_input(g, "ids", WEFT_DESC(WEFT_I32, PLACES));
+    weft_loss(g,
+              weft_mean(g, weft_tanh(g, weft_embedding(g, table, in, WEFT_F32)), 0, NULL, false));
+    int32_t ids[COUNT + 1][PLACES];
+    for (int i = 0; i < (COUNT + 1) * PLACES; i++) ids[i / PLACES][i % PLACES] = i * FAR;
+    for (int k = 0; k < 2; k++) ASSERT_OK(cached_session(400, g, &s[k]));
+    assert_int_equal(weft_session_feed_ahead(s[0], 0, "ids", ids, 7), WEFT_E_SHAPE);
+    assert_int_equal(weft_session_feed_ahead(s[0], 0, "table", ids, 7), WEFT_E_ARG);
+    ASSERT_OK(weft_session_feed_ahead(s[0], 0, "ids", ids, sizeof *ids)); /* it has not started */
+    for (int step = 0; step < COUNT; step++) {
+        const bool failed = step % 3 == 1;
+        const weft_session_memory before = weft_session_memory_of(s[0]);
+        for (int k = 0; k < 2; k++) {
+            ASSERT_OK(weft_session_feed(s[k], 0, "ids", ids[step], sizeof *ids));
+            if (!k && step) feed_ahead(s[k], ids[step], sizeof *ids, failed ? 0 : INT64_MAX);
+            ASSERT_OK(weft_session_step(s[k], 0.1, NULL));
+        }
+        const weft_session_memory after = weft_session_memory_of(s[0]);
+        const bool ahead = step && !failed;
+        assert_int_equal(after.cache_misses - before.cache_misses, ahead ? 0 : PLACES);
+        assert_int_equal(after.cache_ahead - before.cache_ahead, ahead ? PLACES : 0);
+    }
+    assert_true(same_tensors(s[0], s[1]));
+    for (int k = 0; k < 2; k++) weft_session_destroy(s[k]);
+    weft_graph_destroy(g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_have_the_bits_of_dense_gradients),
@@ -639,6 +691,7 @@ int main(void) {
         cmocka_unit_test(look_ups_are_counted),
         cmocka_unit_test(look_ups_begin_with_the_pass),
         cmocka_unit_test(failed_copies_are_told),
+        cmocka_unit_test(steps_do_not_wait_for_rows_ahead),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -137,5 +137,6 @@ weft_status wefti_training_finish(wefti_training *t) {
     t->result->cache_written = m.cache_written;
     t->result->cache_look_ups = m.cache_look_ups;
     t->result->cache_look_ups_hit = m.cache_look_ups_hit;
+    t->result->cache_ahead = m.cache_ahead;
     return WEFT_OK;
 }

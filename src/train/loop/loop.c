@@ -151,6 +151,9 @@ static weft_status next_step(wefti_training *t, wefti_feed *feed, steps_made *ma
     }
     (void)wefti_training_enter(t, WEFT_TRAIN_PART_STEPS);
     t->progress.begun_s = wefti_now_s() - waited;
+    wefti_batch later;
+    if (t->built->job->train.rows == WEFT_ROWS_AUTO && wefti_feed_peek(feed, &later))
+        wefti_built_feed_ahead(t->built, 0, &later);
     WEFT_TRY(make_step(t, &batch));
     wefti_feed_release(feed);
     end_step(t, made);
