@@ -112,6 +112,7 @@ static void rows_sum_task(void *context, int64_t task, int thread) {
     (void)thread;
     const rows_sum_run *run = context;
     const wefti_rows_sum_args *a = run->a;
+    const int32_t last = run->rows.begin[run->rows.count] - 1; /* of the places */
     int64_t per = rows_of_task(a->columns), end = min64(a->places, (task + 1) * per);
     for (int64_t row = task * per; row < end; row++) {
         float *y = a->sums + row * a->columns;
@@ -121,6 +122,10 @@ static void rows_sum_task(void *context, int64_t task, int thread) {
             continue;
         }
         const int32_t *place = run->rows.place, *begin = run->rows.begin + row;
+        for (int32_t k = begin[0]; k < begin[1]; k++) {
+            const int64_t next = place[k + ROWS_AHEAD < last ? k + ROWS_AHEAD : last];
+            ask_for_row(a->x + next * a->width + a->first, a->columns * (int64_t)sizeof *y);
+        }
         FOR_VECTORS(i, n, a->columns) {
             vf total = vf_zero(), term = vf_zero();
             int32_t part = 0;
