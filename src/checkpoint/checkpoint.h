@@ -235,7 +235,8 @@ enum { WEFTI_CHECKPOINT_LATEST = -1 }; /* in place of a step */
 
 /* One run per directory. Makes `dir` if needed, takes DIR/.lock (flock, released with the process),
  * and removes leftovers of an interrupted run. WEFT_E_ARG if another process holds the lock, with
- * its number, or if `dir` is the directory of a step. */
+ * its number, or if `dir` is the directory of a step. If `dir` was made and nothing was put into
+ * it, closing the lock removes it. */
 typedef struct wefti_checkpoint_lock wefti_checkpoint_lock;
 weft_status wefti_checkpoint_lock_open(const char *dir, wefti_checkpoint_lock **out) WEFT_CHECKED;
 /* If `dir` was removed or replaced since *lock was taken, takes the lock again. On failure *lock

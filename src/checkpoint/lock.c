@@ -18,6 +18,7 @@
 
 struct wefti_checkpoint_lock {
     int fd;
+    char *made; /* the directory, if it was made for this run; else NULL */
 };
 
 static weft_status held_by_another(int fd, const char *dir) {
@@ -76,22 +77,6 @@ static weft_status open_in(const char *dir, int *out_fd) {
     return status;
 }
 
-weft_status wefti_checkpoint_lock_open(const char *dir, wefti_checkpoint_lock **out) {
-    WEFT_TRY(refuse_step(dir));
-    WEFT_TRY(wefti_dir_make(dir));
-    wefti_checkpoint_lock *lock;
-    WEFT_NEW(lock, wefti_checkpoint_lock);
-    lock->fd = -1;
-    weft_status status = open_in(dir, &lock->fd);
-    if (status >= 0) status = take(lock->fd, dir);
-    if (status < 0) {
-        wefti_checkpoint_lock_close(lock);
-        return status;
-    }
-    *out = lock;
-    return WEFT_OK;
-}
-
 /* Whether DIR/.lock is still the file that was locked. */
 static weft_status is_there(const wefti_checkpoint_lock *lock, const char *dir, bool *out) {
     struct stat locked, found;
@@ -101,6 +86,35 @@ static weft_status is_there(const wefti_checkpoint_lock *lock, const char *dir, 
            WEFTI_DISK_WATCH(stat(path, &found)) == 0 && locked.st_dev == found.st_dev &&
            locked.st_ino == found.st_ino;
     wefti_free(path);
+    return WEFT_OK;
+}
+
+/* Locks the file that stands there: a run that ends may remove it before it is locked. */
+static weft_status lock_there(wefti_checkpoint_lock *lock, const char *dir) {
+    bool there = false;
+    while (!there) {
+        if (lock->fd >= 0) (void)WEFTI_DISK_WATCH(close(lock->fd));
+        WEFT_TRY(wefti_dir_make(dir));
+        WEFT_TRY(open_in(dir, &lock->fd));
+        WEFT_TRY(take(lock->fd, dir));
+        WEFT_TRY(is_there(lock, dir, &there));
+    }
+    return WEFT_OK;
+}
+
+weft_status wefti_checkpoint_lock_open(const char *dir, wefti_checkpoint_lock **out) {
+    WEFT_TRY(refuse_step(dir));
+    wefti_checkpoint_lock *lock;
+    WEFT_NEW(lock, wefti_checkpoint_lock);
+    lock->fd = -1;
+    const bool made = !wefti_is_dir(dir);
+    const weft_status status = lock_there(lock, dir);
+    if (status < 0) {
+        wefti_checkpoint_lock_close(lock);
+        return status;
+    }
+    if (made) lock->made = wefti_strdup(dir); /* of the holder alone */
+    *out = lock;
     return WEFT_OK;
 }
 
@@ -115,8 +129,20 @@ weft_status wefti_checkpoint_lock_keep(const char *dir, wefti_checkpoint_lock **
     return WEFT_OK;
 }
 
+/* Leaves no directory that was made for this run if the run has put nothing into it. */
+static void remove_empty(const wefti_checkpoint_lock *lock) {
+    char *path;
+    bool there = false;
+    if (is_there(lock, lock->made, &there) < 0 || !there || path_of(lock->made, &path) < 0) return;
+    (void)WEFTI_DISK_WATCH(unlink(path));
+    (void)WEFTI_DISK_WATCH(rmdir(lock->made)); /* fails if there are steps */
+    wefti_free(path);
+}
+
 void wefti_checkpoint_lock_close(wefti_checkpoint_lock *lock) {
     if (!lock) return;
+    if (lock->fd >= 0 && lock->made) remove_empty(lock);
     if (lock->fd >= 0) (void)WEFTI_DISK_WATCH(close(lock->fd));
+    wefti_free(lock->made);
     wefti_free(lock);
 }

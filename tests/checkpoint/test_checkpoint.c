@@ -415,6 +415,26 @@ static void locking(void **state) {
     wefti_checkpoint_lock_close(NULL);
 }
 
+/* A directory that is made for a run goes if the run leaves nothing in it, and only with the run
+ * that holds the lock. */
+static void empty_directories_go(void **state) {
+    const fixture *f = *state;
+    wefti_checkpoint_lock *held, *other;
+    char dir[sizeof f->dir + 8];
+    (void)snprintf(dir, sizeof dir, "%s/a/b", f->dir);
+    ASSERT_OK(wefti_checkpoint_lock_open(dir, &held));
+    ASSERT_STATUS(WEFT_E_ARG, wefti_checkpoint_lock_open(dir, &other));
+    ASSERT_STATUS(WEFT_E_ARG, wefti_checkpoint_lock_open(dir, &other));
+    wefti_checkpoint_lock_close(held);
+    assert_false(wefti_exists(dir));
+    ASSERT_OK(wefti_checkpoint_lock_open(dir, &held));
+    ASSERT_OK(write_step(dir, 1, 0));
+    wefti_checkpoint_lock_close(held);
+    ASSERT_OK(wefti_checkpoint_lock_open(dir, &held));
+    wefti_checkpoint_lock_close(held);
+    assert_true(wefti_exists(dir)); /* it has a step, and the last run has not made it */
+}
+
 /* The next run that takes the lock removes the remains of an interrupted run, or puts them back in
  * place. */
 static void cleaning(void **state) {
@@ -502,6 +522,7 @@ int main(void) {
         TEST(first_format),
         TEST(unread),
         TEST(locking),
+        TEST(empty_directories_go),
         TEST(cleaning),
         TEST(descriptions),
         TEST(keeping_one_for_each_minute),

@@ -259,8 +259,8 @@ static void start_again(const fixture *f, int64_t restored) {
         ASSERT_OK(wefti_checkpoint_rank_dir(f->dir, r, &dir));
         ASSERT_OK(wefti_checkpoint_lock_open(dir, &lock));
         ASSERT_OK(wefti_checkpoint_clean_sliced(f->dir, r, restored));
-        wefti_checkpoint_lock_close(lock);
         assert_tidy(dir);
+        wefti_checkpoint_lock_close(lock);
         wefti_free(dir);
     }
 }
