@@ -1,0 +1,359 @@
+/* The protocol of servers, explored: every order of events of three servers, a scheduler and two
+ * workers, with deaths and lost connections at every point. No acknowledged push may be lost, none
+ * may be applied twice, and a reading has all that was acknowledged or read before it.
+ * weft-test: computes
+ */
+#include <stddef.h>
+
+#include "people.h"
+#include "seen.h"
+
+/* ---- faults ---- */
+
+static void kill_server(system_t *x, int32_t i) {
+    x->kills++;
+    memset(&x->s[i], 0, sizeof x->s[i]);
+    for (int32_t k = 0; k < NODES; k++) empty(&x->q[k][i], false);
+}
+
+static void lose(system_t *x, int32_t a, int32_t b) {
+    x->losses++;
+    empty(&x->q[a][b], true);
+    empty(&x->q[b][a], true);
+}
+
+static void kill_scheduler(system_t *x) {
+    x->restarts++;
+    memset(&x->c, 0, sizeof x->c);
+    x->c.alive = true; /* another one */
+    x->c.map.view.primary = x->c.map.view.last = -1;
+    for (int32_t i = 0; i < SERVERS; i++) {
+        empty(&x->q[SCHEDULER][i], false);
+        empty(&x->q[i][SCHEDULER], x->s[i].alive);
+    }
+}
+
+/* The sender notices that its connection is lost. */
+static void notice(system_t *x, int32_t from, int32_t to) {
+    x->q[from][to].broken = false;
+    if (from == SCHEDULER) {
+        x->c.connected &= ~wefti_server(to);
+        wefti_ruler_loses(&x->c.ruler, to);
+    } else if (to == SCHEDULER) {
+        x->s[from].connected = x->s[from].ordered = false;
+    } else {
+        wefti_replica *r = &x->s[from].replica;
+        wefti_replica_misses(r, to);
+        if (is_in(wefti_replica_greets(r), to)) to_replica(x, from, to, wefti_replica_greeting(r));
+    }
+}
+
+static bool may_notice_death(const system_t *x, int32_t i) {
+    return !x->s[i].alive && is_in(x->c.connected, i) && !x->q[i][SCHEDULER].count;
+}
+
+/* A silent server is given up once it knows by itself that it is not heard. */
+static bool may_give_up(const system_t *x, int32_t i) {
+    const server *s = &x->s[i];
+    return is_in(x->c.here, i) && !is_in(x->c.connected, i) && !(s->alive && s->ordered) &&
+           x->c.ruler.phase != WEFTI_RULER_GATHERS;
+}
+
+static void give_up(system_t *x, int32_t i) {
+    x->c.here &= ~wefti_server(i);
+    decide(x);
+}
+
+static bool may_come(const system_t *x, int32_t i) {
+    return x->s[i].alive && !x->s[i].connected && !x->q[i][SCHEDULER].broken &&
+           !x->q[SCHEDULER][i].broken;
+}
+
+static void come(system_t *x, int32_t i) {
+    const message m = {.word = HELLO, .number = x->s[i].subject.epoch};
+    x->s[i].connected = true;
+    post(x, i, SCHEDULER, &m);
+}
+
+/* ---- exploring ---- */
+
+static seen_states states;
+static int64_t ends, stuck;
+
+static seen_digest add(seen_digest d, const void *bytes, size_t count) {
+    return (seen_digest){wefti_digest_bytes(d.a, bytes, count),
+                         wefti_digest_bytes(d.b, bytes, count)};
+}
+
+static seen_digest digest_of(const system_t *x) {
+    seen_digest d = {1, 2};
+    d = add(d, x->s, sizeof x->s);
+    d = add(d, &x->c, sizeof x->c);
+    d = add(d, x->acknowledged, sizeof *x - offsetof(system_t, acknowledged));
+    for (int32_t i = 0; i < NODES; i++)
+        for (int32_t k = 0; k < NODES; k++) {
+            const channel *q = &x->q[i][k];
+            d = add(d, q, offsetof(channel, of) + (size_t)q->count * sizeof *q->of);
+        }
+    return d;
+}
+
+/* Nothing more happens, but faults. */
+static void finished(const system_t *x) {
+    const scheduler *c = &x->c;
+    const wefti_shard_view *v = &c->map.view;
+    wefti_servers alive = 0;
+    for (int32_t i = 0; i < SERVERS; i++) alive |= x->s[i].alive ? wefti_server(i) : 0;
+    ends++;
+    if (c->ruler.phase != WEFTI_RULER_RULES || !(v->members & alive)) {
+        /* Too many are lost at once: the job ends. */
+        assert_true(x->kills + x->restarts + x->losses > 1);
+        stuck++;
+        return;
+    }
+    for (int32_t w = 0; w < most.workers; w++) assert_int_equal(x->acknowledged[w], most.pushes);
+    for (int32_t i = 0; i < SERVERS; i++) {
+        if (!is_in(v->members, i)) continue;
+        for (int32_t k = 0; k < PARTS; k++)
+            for (int32_t w = 0; w < most.workers; w++)
+                assert_int_equal(x->s[i].part[k].last[w], most.pushes);
+    }
+    const int here = __builtin_popcountll(alive & ~c->leaving);
+    assert_int_equal(__builtin_popcountll(v->members), here > most.copies ? most.copies : here);
+}
+
+/* Whether the receiver of a message ignores it, now and later. */
+static bool is_of_no_use(const system_t *x, int32_t from, int32_t to, const message *m) {
+    if (to == SCHEDULER)
+        return (m->word == STORED && !wefti_same_map(m->map.id, x->c.map.id) &&
+                !tells_updates(&x->c, m)) ||
+               (m->word == CAUGHT && !wefti_same_map(m->map.id, x->c.map.view.made));
+    const wefti_replica *r = &x->s[to].replica;
+    if (m->word == MAP) return wefti_map_is_later(x->s[to].map.id, m->map.id);
+    if (m->word == GO) return wefti_same_map(r->view.made, m->map.view.made);
+    if (m->word != REPLICA || !wefti_map_is_later(r->view.made, m->replica.made)) return false;
+    wefti_replica after = *r;
+    assert_int_equal(wefti_replica_hears(&after, from, &m->replica), WEFTI_REPLICA_NOTHING);
+    assert_false(wefti_replica_answers(&after, &m->replica));
+    assert_memory_equal(&after, r, sizeof after);
+    return true;
+}
+
+/* What changes nothing for anybody happens at once: fewer orders are left. */
+static void tidy(system_t *x) {
+    for (int32_t i = 0; i < NODES; i++)
+        for (int32_t k = 0; k < NODES; k++)
+            while (x->q[i][k].count && is_of_no_use(x, i, k, &x->q[i][k].of[0]))
+                (void)takes(x, i, k);
+    for (int32_t i = 0; i < SERVERS; i++) {
+        server *s = &x->s[i];
+        for (int32_t w = 0; w < WORKERS; w++)
+            if (s->push[w].is && (is_void(s, &s->push[w]) || s->push[w].push <= x->acknowledged[w]))
+                memset(&s->push[w], 0, sizeof s->push[w]);
+        if (s->reading.is && is_void(s, &s->reading)) memset(&s->reading, 0, sizeof s->reading);
+    }
+}
+
+static void explore(const system_t *x);
+
+typedef void move(system_t *, int32_t, int32_t);
+static bool follow(const system_t *x, bool may, move *does, int32_t i, int32_t k) {
+    if (!may) return false;
+    system_t *next = malloc(sizeof *next);
+    assert_non_null(next);
+    memcpy(next, x, sizeof *next);
+    does(next, i, k);
+    tidy(next);
+    explore(next);
+    free(next);
+    return true;
+}
+
+static void deliver(system_t *x, int32_t from, int32_t to) {
+    if (to == SCHEDULER)
+        scheduler_hears(x, from);
+    else if (from == SCHEDULER)
+        hears_scheduler(x, to);
+    else
+        hears_server(x, to, from);
+}
+static void does_kill(system_t *x, int32_t i, int32_t k) {
+    (void)k;
+    kill_server(x, i);
+}
+static void does_restart(system_t *x, int32_t i, int32_t k) {
+    (void)i, (void)k;
+    kill_scheduler(x);
+}
+static void does_come(system_t *x, int32_t i, int32_t k) {
+    (void)k;
+    come(x, i);
+}
+static void does_give_up(system_t *x, int32_t i, int32_t k) {
+    (void)k;
+    give_up(x, i);
+}
+static void does_drain(system_t *x, int32_t i, int32_t k) {
+    (void)k;
+    x->drains++;
+    x->c.leaving |= wefti_server(i);
+    decide(x);
+}
+static void does_send_part(system_t *x, int32_t i, int32_t k) {
+    (void)k;
+    send_part(x, i);
+}
+static void does_read(system_t *x, int32_t i, int32_t k) {
+    (void)k;
+    read_shard(x, i);
+}
+static void does_answer_reading(system_t *x, int32_t i, int32_t k) {
+    (void)k;
+    answer_reading(x, i);
+}
+
+static bool server_moves(const system_t *x, int32_t i) {
+    const server *s = &x->s[i];
+    bool moves = false;
+    moves |= follow(x, may_notice_death(x, i), notice, SCHEDULER, i);
+    moves |= follow(x, may_give_up(x, i), does_give_up, i, 0);
+    moves |= follow(x, may_come(x, i), does_come, i, 0);
+    moves |=
+        follow(x, s->alive && wefti_replica_has_part(&s->replica, PARTS), does_send_part, i, 0);
+    moves |= follow(x, may_answer(s, &s->reading), does_answer_reading, i, 0);
+    for (int32_t w = 0; w < WORKERS; w++) {
+        moves |= follow(x, may_push(x, i, w), push, i, w);
+        moves |= follow(x, may_answer(s, &s->push[w]), answer_push, i, w);
+    }
+    return moves;
+}
+
+static void faults(const system_t *x) {
+    for (int32_t i = 0; i < SERVERS; i++) {
+        const bool alive = x->s[i].alive;
+        (void)follow(x, alive && x->kills < most.kills, does_kill, i, 0);
+        (void)follow(x, may_read(x, i), does_read, i, 0);
+        (void)follow(x, alive && x->drains < most.drains && is_in(x->c.here, i), does_drain, i, 0);
+        for (int32_t k = i + 1; k < NODES; k++) {
+            const bool both = alive && (k == SCHEDULER ? x->s[i].connected : x->s[k].alive);
+            (void)follow(x, both && x->losses < most.losses, lose, i, k);
+        }
+    }
+    (void)follow(x, x->restarts < most.restarts, does_restart, 0, 0);
+}
+
+static void explore(const system_t *x) {
+    unsigned char *mark = seen_mark(&states, digest_of(x));
+    if (*mark) return;
+    *mark = 1;
+    bool moves = false;
+    for (int32_t i = 0; i < NODES; i++)
+        for (int32_t k = 0; k < NODES; k++) {
+            const bool alive = k == SCHEDULER || x->s[k].alive;
+            moves |= follow(x, alive && x->q[i][k].count, deliver, i, k);
+            moves |=
+                follow(x, x->q[i][k].broken && (i == SCHEDULER || x->s[i].alive), notice, i, k);
+        }
+    for (int32_t i = 0; i < SERVERS; i++) moves |= server_moves(x, i);
+    if (!moves) finished(x);
+    faults(x);
+}
+
+/* The first servers have the shard, and all that begins has ended. */
+static void begin(system_t *x) {
+    memset(x, 0, sizeof *x);
+    scheduler *c = &x->c;
+    c->alive = true;
+    c->here = 7;
+    c->map.view.primary = c->map.view.last = -1;
+    for (int32_t i = 0; i < SERVERS; i++) {
+        x->s[i].alive = true;
+        x->s[i].map.view.primary = x->s[i].map.view.last = -1;
+        x->s[i].replica = wefti_replica_begin(i, true);
+    }
+    const wefti_view_facts f = facts(c);
+    const wefti_shard_view first = wefti_view_first(&f);
+    c->here = 0;
+    c->map.view = first;
+    for (int32_t i = 0; i < SERVERS; i++) come(x, i);
+    for (bool moves = true; moves;) {
+        moves = false;
+        for (int32_t i = 0; i < NODES; i++)
+            for (int32_t k = 0; k < NODES; k++)
+                if (x->q[i][k].count) moves = true, deliver(x, i, k);
+    }
+    assert_int_equal(c->ruler.phase, WEFTI_RULER_RULES);
+    assert_int_equal(x->s[0].replica.phase, WEFTI_REPLICA_LEADS);
+    assert_int_equal(x->s[1].replica.phase, WEFTI_REPLICA_FOLLOWS);
+    assert_int_equal(x->s[2].replica.phase,
+                     most.copies > 2 ? WEFTI_REPLICA_FOLLOWS : WEFTI_REPLICA_OUT);
+}
+
+static void run(limits l) {
+    system_t *x = malloc(sizeof *x);
+    assert_non_null(x);
+    most = l;
+    ends = stuck = 0;
+    begin(x);
+    explore(x);
+    print_message("%s: %zu states, %lld ends, %lld of them without servers enough\n", l.name,
+                  states.count, (long long)ends, (long long)stuck);
+    assert_true(ends > stuck);
+    seen_free(&states);
+    free(x);
+}
+
+static const limits cases[] = {
+    {.name = "a death", .copies = 2, .workers = 1, .pushes = 2, .kills = 1, .reads = 1},
+    {.name = "a lost connection", .copies = 2, .workers = 1, .pushes = 1, .losses = 1, .reads = 1},
+    {.name = "a scheduler that starts again",
+     .copies = 2,
+     .workers = 1,
+     .pushes = 1,
+     .restarts = 1,
+     .reads = 1},
+    {.name = "two workers", .copies = 2, .workers = 2, .pushes = 1, .kills = 1},
+    {.name = "two deaths", .copies = 2, .workers = 1, .pushes = 1, .kills = 2},
+    {.name = "three copies", .copies = 3, .workers = 2, .pushes = 1, .kills = 1},
+    {.name = "a server that leaves",
+     .copies = 2,
+     .workers = 1,
+     .pushes = 1,
+     .drains = 1,
+     .reads = 1},
+    {.name = "a death and a lost connection",
+     .copies = 2,
+     .workers = 1,
+     .pushes = 1,
+     .kills = 1,
+     .losses = 1},
+    /* for long runs, by WEFT_EXPLORE_ALL=1 */
+    {.name = "a server that leaves, and a death",
+     .copies = 2,
+     .workers = 1,
+     .pushes = 1,
+     .drains = 1,
+     .kills = 1},
+    {.name = "a death and a scheduler that starts again",
+     .copies = 2,
+     .workers = 1,
+     .pushes = 1,
+     .kills = 1,
+     .restarts = 1},
+    {.name = "two schedulers that start again",
+     .copies = 2,
+     .workers = 1,
+     .pushes = 1,
+     .restarts = 2},
+};
+enum { QUICK = 8, CASES = sizeof cases / sizeof *cases };
+
+static void all_orders(void **state) {
+    (void)state;
+    const int count = getenv("WEFT_EXPLORE_ALL") ? CASES : SANITIZED ? 2 : QUICK;
+    for (int i = 0; i < count; i++) run(cases[i]);
+}
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_orders)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
