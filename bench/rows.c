@@ -9,7 +9,7 @@
  *
  * --disk: the table and its states lie in a file there. --cache: so many bytes of host memory keep
  * hot rows. --ahead: each step is told the next one's ids. --rate: a loop that does nothing else
- * then reads and writes blocks of 4 KiB of another file there, of the same size, as many at once.
+ * then reads and writes blocks of 4 KiB of another file there, of the same size, in the same way.
  * `over_disk` is the median of the steps over the time that the rows of a step which were read and
  * written take at these rates. --cpu: processor seconds of steps in place of their seconds. Drawing
  * ids is not timed.
@@ -37,6 +37,8 @@ typedef struct bench {
     int64_t slots;          /* rows, with their two states, that the cache has bytes for */
     stepper *stepper;
     weft_session_memory warm; /* behind the warm-up */
+    wefti_disk_stream *file;  /* for the rate of the disk; NULL: it is not measured */
+    unsigned char *memory;    /* [RATE_STRETCH] */
 } bench;
 
 /* A number in [0, 1), by splitmix64 (Steele, Lea, Flood 2014). */
@@ -141,28 +143,28 @@ static double random_blocks(bench *b, wefti_disk_stream *d, int64_t bytes, bool 
     return stepper_now() - start;
 }
 
-/* Blocks a second. Bytes that were never written would not be read from the disk. */
-static void measure_rate(bench *b, const char *directory, int64_t bytes, double *out_read,
-                         double *out_write) {
+/* Makes the file, of the bytes that the session keeps on the disk, and writes it whole: bytes that
+ * were never written would not be read from the disk. This is before the steps, so that no cache
+ * behind the disk has more of this file than of theirs. */
+static wefti_disk_stream *make_file(const char *directory, int64_t bytes, unsigned char *memory) {
     const wefti_disk_options o = {.directory = directory, .bytes = bytes};
-    double seconds[2] = {0, 0};
     wefti_disk_stream *d;
     wefti_disk_ticket *ticket;
-    unsigned char *room = calloc(1, RATE_STRETCH + WEFTI_DISK_ALIGNMENT);
-    if (!room) exit(1);
-    unsigned char *memory = wefti_disk_align(room);
     stepper_check(wefti_disk_stream_open(&o, &d));
     for (int64_t at = 0; at < bytes; at += RATE_STRETCH) {
         const int64_t part = bytes - at < RATE_STRETCH ? bytes - at : RATE_STRETCH;
         stepper_check(wefti_disk_stream_write(d, at, part, memory, &ticket));
         stepper_check(wefti_disk_stream_wait(d, ticket));
     }
+    return d;
+}
+
+/* Blocks a second: read, and written. */
+static void measure_rate(bench *b, int64_t bytes, double out[2]) {
+    double seconds[2] = {0, 0};
     for (int i = 0; i < 2 * RATE_ROUNDS; i++)
-        seconds[i % 2] += random_blocks(b, d, bytes, i % 2, memory);
-    wefti_disk_stream_close(d);
-    free(room);
-    *out_read = RATE_ROUNDS * RATE_BLOCKS / seconds[0];
-    *out_write = RATE_ROUNDS * RATE_BLOCKS / seconds[1];
+        seconds[i % 2] += random_blocks(b, b->file, bytes, i % 2, b->memory);
+    for (int i = 0; i < 2; i++) out[i] = RATE_ROUNDS * RATE_BLOCKS / seconds[i];
 }
 
 /* ---- figures ---- */
@@ -180,7 +182,7 @@ static double part(int64_t some, int64_t all) {
 }
 
 /* Members of the JSON object, of the steps after the warm-up. */
-static void write_facts(bench *b, const char *directory, bool rate, char *out, size_t room) {
+static void write_facts(bench *b, char *out, size_t room) {
     const weft_session_memory m = weft_session_memory_of(b->session), *w = &b->warm;
     const int64_t hits = m.cache_hits - w->cache_hits, misses = m.cache_misses - w->cache_misses,
                   written = m.cache_written - w->cache_written,
@@ -195,15 +197,15 @@ static void write_facts(bench *b, const char *directory, bool rate, char *out, s
         (long long)misses, (long long)ahead, (long long)written, part(hits, hits + misses),
         part(m.cache_look_ups_hit - w->cache_look_ups_hit, m.cache_look_ups - w->cache_look_ups),
         part(b->hot, b->looked_up));
-    if (!directory || !rate || steps <= 0) return;
-    double reads, writes;
-    measure_rate(b, directory, m.disk_bytes, &reads, &writes);
+    if (!b->file || steps <= 0) return;
+    double rate[2];
+    measure_rate(b, m.disk_bytes, rate);
     const double seconds =
-        ((double)(misses + ahead) / reads + (double)written / writes) / (double)steps;
+        ((double)(misses + ahead) / rate[0] + (double)written / rate[1]) / (double)steps;
     snprintf(out + length, room - (size_t)length,
              " \"blocks_read_per_second\": %.0f, \"blocks_written_per_second\": %.0f, "
              "\"disk_seconds\": %.4f, \"over_disk\": %.3f,",
-             reads, writes, seconds, seconds > 0 ? median_of(b->stepper) / seconds : 0);
+             rate[0], rate[1], seconds, seconds > 0 ? median_of(b->stepper) / seconds : 0);
 }
 
 int main(int argc, char **argv) {
@@ -235,14 +237,21 @@ int main(int argc, char **argv) {
     weft_graph *g = graph_of(b.rows, dim, batch, ids);
     if (o.disk) o.plan = plan = plan_of(cache);
     stepper_check(weft_session_create(g, &o, &b.session));
+    unsigned char *room = o.disk && rate ? calloc(1, RATE_STRETCH + WEFTI_DISK_ALIGNMENT) : NULL;
+    if (room) {
+        b.memory = wefti_disk_align(room);
+        b.file = make_file(o.disk, weft_session_memory_of(b.session).disk_bytes, b.memory);
+    }
     s.context = &b;
     b.stepper = &s;
     s.session = b.session;
     stepper_drive(&s);
     char facts[1024];
-    write_facts(&b, o.disk, rate, facts, sizeof facts);
+    write_facts(&b, facts, sizeof facts);
     stepper_report(&s, facts, "samples_per_second", (double)batch,
                    weft_session_memory_of(b.session));
+    wefti_disk_stream_close(b.file);
+    free(room);
     weft_session_destroy(b.session);
     weft_graph_destroy(g);
     weft_plan_destroy(plan);
