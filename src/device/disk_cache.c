@@ -181,9 +181,9 @@ static cache_group *group_of(wefti_disk_cache *c, const wefti_cache_table *of, c
         begin = r.begin;
         end = r.end;
     }
-    cache_group *g = &c->groups[c->group_count - 1];
-    if (c->group_count && x->at && g->records.begin == records.begin) return g;
-    g = &c->groups[c->group_count++];
+    cache_group *g = &c->groups[c->group_count];
+    if (c->group_count && x->at && g[-1].records.begin == records.begin) return g - 1;
+    c->group_count++;
     *g = (cache_group){.guard = {.begin = begin - begin % WEFTI_DISK_ALIGNMENT,
                                  .end = wefti_round_up(end, WEFTI_DISK_ALIGNMENT),
                                  .before = before_others},
