@@ -173,7 +173,7 @@ weft_status wefti_build_loss(wefti_emitter *b, wefti_section s, int32_t micro) {
  * own. */
 static void reset_micro(wefti_emitter *b, int32_t micro) {
     const weft_body *root = b->root;
-    int32_t copies = b->p->all_microbatches ? b->spec->plan->copies : 1;
+    int32_t copies = b->p->all_microbatches ? b->dec->copies : 1;
     bool last = b->dec->stages > 1 ? micro == b->dec->micros - 1 : micro % copies == copies - 1;
     for (int64_t v = 0; v < root->value_count; v++) {
         if (root->values[v].node < 0) continue;
@@ -257,7 +257,7 @@ static weft_status compute_pass(wefti_emitter *b, wefti_section s, int32_t first
 }
 
 static weft_status compute_section(wefti_emitter *b, wefti_section s) {
-    int32_t copies = b->p->all_microbatches ? b->spec->plan->copies : 1;
+    int32_t copies = b->p->all_microbatches ? b->dec->copies : 1;
     for (int32_t m = 0; m < b->dec->micros; m++) reset_micro(b, m);
     if (s == WEFTI_SECTION_FIRST) WEFT_TRY(wefti_build_take_states(b));
     for (int32_t m = 0, pass = 0; m < b->dec->micros; m += copies, pass++) {

@@ -395,6 +395,10 @@ weft_status wefti_rows_away(const wefti_emitter *b, int32_t value, bool *out_awa
  * exist by now. *out: its buffer, if the tensor has slots. */
 weft_status wefti_rows_cache(wefti_emitter *b, int32_t value, const wefti_update_rule *rule,
                              int32_t *out) WEFT_CHECKED;
+/* *buffer holds a gradient as rows, of all microbatches: replaces it by the part of one. Else it
+ * does nothing. */
+weft_status wefti_rows_of_micro(wefti_emitter *b, int32_t value, int32_t micro,
+                                int32_t *buffer) WEFT_CHECKED;
 /* bring: the gradient, the value and the states of the touched rows, which lie in device memory
  * from now on. `at`: where the piece lies. return: begins to take rows back there. */
 weft_status wefti_rows_bring(wefti_emitter *b, wefti_section s, int32_t value,

@@ -126,9 +126,10 @@ static weft_status gradient_targets(wefti_emitter *b, wefti_section s, const wef
                                     : wefti_buffer_add(b, weft_desc_bytes(&desc), name, buffer));
         }
         b->terms[v]++;
-        accumulate[o] = *started ? WEFTI_ADD : WEFTI_WRITE;
+        accumulate[o] = *started && !wefti_rows_are(b->dec, v) ? WEFTI_ADD : WEFTI_WRITE;
         *started = true;
         target[o] = *buffer;
+        WEFT_TRY(wefti_rows_of_micro(b, v, micro, &target[o]));
     }
     return WEFT_OK;
 }

@@ -179,12 +179,13 @@ static weft_status decide_layouts(wefti_decisions *dec) {
     dec->samples = samples_of(dec->root);
     dec->late = reduces_late(spec);
     bool staged = spec->plan && spec->plan->pipeline.stages > 1;
-    dec->all_microbatches = train && (staged || (spec->plan && spec->plan->copies > 1));
-    WEFT_REQUIRE(!dec->all_microbatches || spec->microbatches % spec->plan->copies == 0, WEFT_E_ARG,
-                 "%d microbatches cannot be run in copies of %d", spec->microbatches,
-                 spec->plan->copies);
+    dec->copies = spec->plan ? spec->plan->copies : 1;
     WEFT_TRY(new_tables(dec));
     WEFT_TRY(collect_calls(dec));
+    dec->all_microbatches = train && (staged || dec->copies > 1);
+    WEFT_TRY(wefti_rows_at_once(dec, &dec->all_microbatches));
+    WEFT_REQUIRE(!dec->all_microbatches || spec->microbatches % dec->copies == 0, WEFT_E_ARG,
+                 "%d microbatches cannot be run in copies of %d", spec->microbatches, dec->copies);
     WEFT_TRY(wefti_decide_stages(dec));
     if (dec->late) WEFT_TRY(wefti_decide_late(dec));
     WEFT_TRY(wefti_sharding_start(dec));

@@ -104,6 +104,7 @@ typedef struct wefti_decisions {
     wefti_arena *requests; /* of the partition that is being prepared */
     int64_t samples;       /* as in the program */
     bool all_microbatches;
+    int32_t copies; /* of the plan; 1 without one */
     int32_t micros; /* microbatches that are emitted in the first section: all, 1, or as many as
                        `loop` needs */
     wefti_loop_plan loop;
@@ -194,14 +195,19 @@ void wefti_call_given(const wefti_decisions *dec, const wefti_call_plan *call, b
 const wefti_cell_grad *wefti_call_grad(const wefti_decisions *dec, const wefti_call_plan *call,
                                        wefti_pass pass);
 
-/* rows.c: gradients of tables as rows. First, `candidates` looks at the root: it sets out[i] for
+/* rows.c: sets *at_once if several microbatches have gradients as rows. Then FIRST runs all of
+ * them, so that each has a place of its own. */
+weft_status wefti_rows_at_once(const wefti_decisions *dec, bool *at_once) WEFT_CHECKED;
+/* Gradients of tables as rows. First, `candidates` looks at the root: it sets out[i] for
  * each input i of a call whose gradient may be rows. Then `take` looks at the backward body. A
  * gradient of one look-up becomes rows. At last, `record` writes the result into the decisions. */
 weft_status wefti_rows_candidates(wefti_decisions *dec, const weft_node *call,
                                   bool *out) WEFT_CHECKED;
-void wefti_rows_take(wefti_cell_grad *grad, const bool *candidates);
+void wefti_rows_take(const wefti_decisions *dec, wefti_cell_grad *grad, const bool *candidates);
 void wefti_rows_record(wefti_decisions *dec, const weft_node *call, const wefti_cell_grad *grad,
                        const bool *candidates);
+/* Makes the layout of one microbatch's rows that of the rows of all. */
+void wefti_rows_layout(const wefti_decisions *dec, int32_t value, wefti_layout *gradient);
 bool wefti_rows_are(const wefti_decisions *dec, int32_t value);
 /* The whole of a parameter's gradient, and the layout of what an update reads. */
 const weft_desc *wefti_gradient_desc(const wefti_decisions *dec, int32_t value);

@@ -15,7 +15,7 @@ static bool all_under_way(const wefti_decisions *dec, int32_t maker, int32_t rea
 static int32_t most_channels(const wefti_decisions *dec) {
     int32_t all = dec->micros > 1 ? dec->spec->microbatches : 1;
     int32_t most = (all + WEFTI_EDGE_UNDER_WAY - 1) / WEFTI_EDGE_UNDER_WAY;
-    int32_t bound = dec->stages * dec->spec->plan->copies;
+    int32_t bound = dec->stages * dec->copies;
     bool gpipe = dec->spec->plan->pipeline.schedule == WEFT_PIPELINE_GPIPE;
     return gpipe || most < bound ? most : bound;
 }
@@ -47,7 +47,7 @@ static weft_status add_edge(wefti_decisions *dec, int32_t v, int32_t maker, int3
                       .to_stage = to,
                       .first_call = reader,
                       .last_call = back ? reader : -1,
-                      .channels = dec->micros > 1 ? dec->spec->plan->copies : 1};
+                      .channels = dec->micros > 1 ? dec->copies : 1};
     if (all_under_way(dec, maker, reader)) x->channels = most;
     return WEFT_OK;
 }

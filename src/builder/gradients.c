@@ -56,7 +56,7 @@ static weft_status cell_gradient(wefti_decisions *dec, wefti_call_plan *call, co
                                          &dec->grads[count]));
     dec->grad_count++; /* owned from here on */
     WEFT_TRY(own_outputs(&dec->grads[count]));
-    wefti_rows_take(&dec->grads[count], rows);
+    wefti_rows_take(dec, &dec->grads[count], rows);
     if (dec->split_backward) {
         bool *weights;
         WEFT_TRY(wefti_new_array(dec->scratch, cell->in_count, sizeof *weights, &weights));

@@ -38,7 +38,7 @@ void wefti_decide_loop(wefti_decisions *dec) {
     const weft_plan *plan = dec->spec->plan;
     dec->micros = dec->all_microbatches ? dec->spec->microbatches : 1;
     if (dec->micros == 1 || dec->spec->unrolled) return;
-    int32_t groups = dec->micros / plan->copies, period = 1;
+    int32_t groups = dec->micros / dec->copies, period = 1;
     /* The first reductions of level 2 write, later ones add. One may be in flight from one
      * microbatch to the next. */
     const bool writes = dec->late && plan->overlap;
@@ -54,9 +54,9 @@ void wefti_decide_loop(wefti_decisions *dec) {
         groups = wefti_schedule_shorter(kind, dec->stages, dec->stage, groups, chunks, period,
                                         dec->loop.from);
     }
-    if (groups * plan->copies == dec->micros) return;
-    dec->loop.period = period * plan->copies;
-    dec->micros = groups * plan->copies;
+    if (groups * dec->copies == dec->micros) return;
+    dec->loop.period = period * dec->copies;
+    dec->micros = groups * dec->copies;
 }
 
 typedef struct loop_fold {
@@ -117,6 +117,7 @@ static bool repeats(loop_fold *f) {
 
 static void use(loop_fold *f, int32_t buffer, int64_t step) {
     if (buffer < 0) return;
+    if (moves(&f->b->buffers[buffer])) use(f, f->b->buffers[buffer].of, step);
     if (f->first[buffer] < 0) f->first[buffer] = step;
     f->last[buffer] = step;
 }

@@ -48,13 +48,45 @@ static weft_status form_of(const wefti_decisions *dec, int32_t v, wefti_rows_for
     const wefti_value_info *info = &dec->root->values[v];
     wefti_update_rule rule = {0};
     WEFT_TRY(spec->optimizer->rule(spec->optimizer->context, info->name, &info->desc, &rule));
-    *out = spec->optimizer->buddies || spec->keep_gradients || spec->microbatches > 1 ||
-                   dec->stages > 1
-               ? WEFTI_ROWS_STEPS
+    *out = spec->optimizer->buddies                ? WEFTI_ROWS_BUDDIES
+           : spec->keep_gradients                  ? WEFTI_ROWS_KEPT
+           : dec->stages > 1                       ? WEFTI_ROWS_STAGES
            : !read_once(dec, v)                    ? WEFTI_ROWS_SHARED
            : !updates_elements(&rule, &info->desc) ? WEFTI_ROWS_OPTIMIZER
            : !on_device(dec, v)                    ? WEFTI_ROWS_TIER
                                                    : WEFTI_ROWS_TOUCHED;
+    return WEFT_OK;
+}
+
+/* Whether microbatches look up fewer rows of input i of a cell than it has. */
+static bool looks_up_few(const wefti_decisions *dec, const weft_body *cell, int64_t i) {
+    const weft_op_def *embedding = wefti_op_find(cell->graph->ops, "embedding");
+    const int64_t micros = dec->spec->microbatches;
+    for (int64_t k = 0; k < cell->node_count; k++) {
+        const weft_node *n = &cell->nodes[k];
+        if (n->op == embedding && n->in[0] == cell->in[i])
+            return (micros == 1 || wefti_in(n, 1)->rank > 0) &&
+                   weft_desc_elems(wefti_in(n, 1)) <
+                       (wefti_in(n, 0)->shape[0] + micros - 1) / micros;
+    }
+    return false;
+}
+
+weft_status wefti_rows_at_once(const wefti_decisions *dec, bool *at_once) {
+    const wefti_program_spec *spec = dec->spec;
+    if (!spec->optimizer || !spec->optimizer->rows || spec->microbatches == 1) return WEFT_OK;
+    for (int32_t k = 0; k < dec->call_count; k++) {
+        const weft_node *n = dec->calls[k].node;
+        for (int i = 0; i < n->inputs && !*at_once; i++) {
+            const wefti_value_info *info = n->in[i] < 0 ? NULL : &dec->root->values[n->in[i]];
+            wefti_rows_form form;
+            if (!info || info->kind != WEFTI_VALUE_PARAM || info->frozen ||
+                !looks_up_few(dec, n->callee, i))
+                continue;
+            WEFT_TRY(form_of(dec, n->in[i], &form));
+            *at_once = form == WEFTI_ROWS_TOUCHED;
+        }
+    }
     return WEFT_OK;
 }
 
@@ -84,12 +116,12 @@ static weft_node *maker_of(const weft_body *body, int32_t o, const char *op) {
                                                                         : NULL;
 }
 
-void wefti_rows_take(wefti_cell_grad *grad, const bool *candidates) {
+void wefti_rows_take(const wefti_decisions *dec, wefti_cell_grad *grad, const bool *candidates) {
     const weft_body *body = grad->backward;
     for (int64_t i = 0; i < grad->cell->in_count; i++) {
         const int32_t o = candidates[i] ? grad->gradient_out[i] : -1;
         weft_node *n = o < 0 ? NULL : maker_of(body, o, "embedding_grad");
-        if (!n || weft_desc_elems(wefti_in(n, 0)) >= wefti_out(n, 0)->shape[0]) continue;
+        if (!n || !looks_up_few(dec, grad->cell, i)) continue;
         weft_desc *desc = &body->values[body->out[o]].desc;
         const weft_dtype dtype = desc->dtype;
         n->op = wefti_op_find(body->graph->ops, "embedding_rows"); /* of the same attributes */
@@ -105,12 +137,28 @@ void wefti_rows_record(wefti_decisions *dec, const weft_node *call, const wefti_
     for (int i = 0; i < call->inputs; i++) {
         const int32_t o = candidates[i] ? grad->gradient_out[i] : -1;
         if (o < 0) continue;
-        if (maker_of(body, o, "embedding_rows"))
-            dec->rows[call->in[i]] = body->values[body->out[o]].desc;
-        else
+        if (maker_of(body, o, "embedding_rows")) {
+            weft_desc *rows = &dec->rows[call->in[i]];
+            *rows = body->values[body->out[o]].desc;
+            rows->shape[0] *= dec->spec->microbatches;
+        } else
             dec->form[call->in[i]] =
                 maker_of(body, o, "embedding_grad") ? WEFTI_ROWS_SMALL : WEFTI_ROWS_SHARED;
     }
+}
+
+/* Each device has the rows of its part of all microbatches, one microbatch behind the other. */
+void wefti_rows_layout(const wefti_decisions *dec, int32_t v, wefti_layout *gradient) {
+    wefti_dim_split *first = &gradient->dim[0];
+    if (wefti_rows_are(dec, v) && first->count)
+        first->unit = (first->unit > 1 ? first->unit : 1) * dec->spec->microbatches;
+}
+
+weft_status wefti_rows_of_micro(wefti_emitter *b, int32_t v, int32_t micro, int32_t *buffer) {
+    if (!wefti_rows_are(b->dec, v) || b->spec->microbatches == 1) return WEFT_OK;
+    const int64_t bytes = b->buffers[*buffer].life.bytes / b->spec->microbatches;
+    wefti_buffer_use(b, *buffer);
+    return wefti_buffer_part(b, *buffer, micro, bytes, bytes, buffer);
 }
 
 bool wefti_rows_are(const wefti_decisions *dec, int32_t v) {
@@ -143,7 +191,7 @@ static int32_t parts_of(const wefti_emitter *b, int32_t v) {
     if (!b->part) return 1;
     const wefti_layout *rows = &b->dec->sharding[v].gradient;
     for (int d = 0; d < rows->rank; d++)
-        if (rows->dim[d].count && (d > 0 || rows->dim[d].unit > 1)) return 1;
+        if (rows->dim[d].count && (d > 0 || rows->dim[d].unit > b->spec->microbatches)) return 1;
     return rows->rank > 1 ? (int32_t)wefti_layout_parts(rows, &b->p->mesh, 0) : 1;
 }
 
@@ -152,10 +200,13 @@ weft_status wefti_rows_sums(wefti_emitter *b, int32_t v, weft_body *body, int32_
     wefti_region piece;
     int32_t node;
     piece_of(b, v, &piece);
-    const wefti_attr attrs[] = {
-        WEFTI_I(vocab, piece.size[0]),         WEFTI_I(begin, piece.begin[0]),
-        WEFTI_I(first_column, piece.begin[1]), WEFTI_I(columns, piece.size[1]),
-        WEFTI_I(parts, parts_of(b, v)),        {0}};
+    const wefti_attr attrs[] = {WEFTI_I(vocab, piece.size[0]),
+                                WEFTI_I(begin, piece.begin[0]),
+                                WEFTI_I(first_column, piece.begin[1]),
+                                WEFTI_I(columns, piece.size[1]),
+                                WEFTI_I(parts, parts_of(b, v)),
+                                WEFTI_I(unit, b->spec->microbatches),
+                                {0}};
     WEFT_TRY(wefti_body_add(body, wefti_op_find(b->g->ops, "rows_sum"), NULL, 1, &rows, attrs, "",
                             &node));
     *out_ids = body->nodes[node].out[0];

@@ -331,6 +331,7 @@ static void record_gradients(wefti_decisions *dec, const wefti_call_plan *call,
         if (o < 0 || v < 0 || dec->root->values[v].kind != WEFTI_VALUE_PARAM) continue;
         if (dec->sharding[v].gradient_known && !wefti_rows_are(dec, v)) continue;
         dec->sharding[v].gradient = local->out[first + o];
+        wefti_rows_layout(dec, v, &dec->sharding[v].gradient);
         dec->sharding[v].gradient_known = true;
     }
 }

@@ -50,7 +50,7 @@ static weft_status check_reader(const wefti_decisions *dec, const char *state, i
                  "the state '%s' is read by cell '%s' in stage %d, and cell '%s' in stage %d makes "
                  "its next value: both must be in one stage",
                  state, r->node->scope, r->stage, m->node->scope, m->stage);
-    bool copies = dec->micros > 1 && dec->spec->plan->copies > 1;
+    bool copies = dec->micros > 1 && dec->copies > 1;
     bool in_order = reader >= maker || dec->micros == 1 || (!copies && r->part == m->part);
     WEFT_REQUIRE(in_order, WEFT_E_LAYOUT,
                  "the state '%s' is read by cell '%s', and cell '%s' behind it makes its next "
@@ -78,7 +78,7 @@ weft_status wefti_decide_states(wefti_decisions *dec) {
 /* The first of the microbatches that are in flight together reads the state itself, which earlier
  * ones have updated. */
 int32_t wefti_state_forwarded(const wefti_decisions *dec, int32_t micro, int32_t value) {
-    if (micro == 0 || (dec->stages == 1 && micro % dec->spec->plan->copies == 0)) return -1;
+    if (micro == 0 || (dec->stages == 1 && micro % dec->copies == 0)) return -1;
     return dec->forwarded[value];
 }
 

@@ -121,7 +121,9 @@ typedef enum wefti_tensor_role {
     X(TOUCHED, "by the rows that a step touches")                                                  \
     X(SHARED, "whole: something else reads it too")                                                \
     X(SMALL, "whole: a step looks up as many rows as it has")                                      \
-    X(STEPS, "whole: the step has several microbatches or stages, or keeps gradients or buddies")  \
+    X(STAGES, "whole: the step has several stages")                                                \
+    X(KEPT, "whole: its gradient is kept to be read")                                              \
+    X(BUDDIES, "whole: another rank keeps a copy of its state")                                    \
     X(OPTIMIZER, "whole: the optimizer needs all of it")                                           \
     X(TIER, "whole: its gradient is not in device memory, or the host updates it")
 typedef enum wefti_rows_form {

@@ -19,6 +19,7 @@ typedef struct trial {
     weft_optimizer_kind kind;
     weft_dtype dtype;
     int devices, level;
+    int micros; /* microbatches of a step; 0: one */
     double clip;
     int64_t batch, seq;
     bool padded, turned;
@@ -85,6 +86,7 @@ static weft_session *session_for(const trial *t, weft_rows rows, weft_graph **ou
     weft_plan *plan = plan_for(t);
     weft_session *s;
     o.rows = rows;
+    o.microbatches = t->micros ? t->micros : 1;
     o.optimizer.weight_decay = 0;
     o.optimizer.initial_accumulator = 0.1;
     o.plan = plan;
@@ -132,10 +134,19 @@ static void turn(weft_session *s, const trial *t, const char *name) {
 
 static void train(weft_session *s, const trial *t) {
     for (int step = 0; step < STEPS; step++) {
+        for (int m = 1; m < t->micros; m++) {
+            feed_ids(s, t, step + m * STEPS);
+            ASSERT_OK(weft_session_accumulate(s, NULL));
+        }
         feed_ids(s, t, step);
         for (int told = 0; told < t->told; told++) feed_or_tell(s, t, step + 1 + told, true);
         if (t->turned && step == 2) turn(s, t, "wide");
-        ASSERT_OK(weft_session_step(s, 0.1, NULL));
+        if (t->micros > 1) {
+            ASSERT_OK(weft_session_accumulate(s, NULL));
+            ASSERT_OK(weft_session_update(s, 0.1, NULL));
+        } else {
+            ASSERT_OK(weft_session_step(s, 0.1, NULL));
+        }
         const weft_session_memory m = weft_session_memory_of(s);
         assert_int_equal(m.predicted_peak_bytes, m.observed_peak_bytes);
     }
@@ -188,6 +199,13 @@ static trial trial_of(uint64_t seed) {
     t.batch = t.devices + (int64_t)roll(&d, 4);
     t.seq = 3 + (int64_t)roll(&d, 6);
     t.padded = roll(&d, 2);
+    t.micros = roll(&d, 2) ? 1 + (int)roll(&d, 9) : 1;
+    if (t.micros > 1) { /* levels 2 and 3 reduce each microbatch; f64 adds the sum of each */
+        t.dtype = WEFT_F32;
+        t.level %= 2;
+        t.batch = t.devices + t.batch % 2;
+        t.seq = 3;
+    }
     return t;
 }
 
@@ -202,15 +220,17 @@ static void rows_have_the_bits_of_dense_gradients(void **state) {
             train(s[k], &t);
         }
         assert_int_equal(updates_by_rows(s[0]), 0);
-        assert_int_equal(updates_by_rows(s[1]), 2 + (t.batch * t.seq < SMALL));
+        assert_int_equal(updates_by_rows(s[1]), 2 + (t.micros * t.batch * t.seq < SMALL));
         assert_int_equal(form_of(s[0], "wide"), WEFTI_ROWS_UNASKED);
         assert_int_equal(form_of(s[1], "wide"), WEFTI_ROWS_TOUCHED);
         assert_int_equal(form_of(s[1], "tied"), WEFTI_ROWS_SHARED);
-        assert_int_equal(form_of(s[1], "small") == WEFTI_ROWS_SMALL, t.batch * t.seq >= SMALL);
+        assert_int_equal(form_of(s[1], "small") == WEFTI_ROWS_SMALL,
+                         t.micros * t.batch * t.seq >= SMALL);
         if (!same_tensors(s[0], s[1]))
-            fail_msg("WEFT_TEST_SEED=%llu (%s, %s, %d devices, level %d, batch %d): bits differ",
+            fail_msg("WEFT_TEST_SEED=%llu (%s, %s, %d devices, level %d, batch %d, %d "
+                     "microbatches): bits differ",
                      (unsigned long long)seed, t.kind == WEFT_SGD ? "sgd" : "adagrad",
-                     weft_dtype_text(t.dtype), t.devices, t.level, (int)t.batch);
+                     weft_dtype_text(t.dtype), t.devices, t.level, (int)t.batch, t.micros);
         for (int k = 0; k < 2; k++) {
             weft_session_destroy(s[k]);
             weft_graph_destroy(g[k]);
@@ -255,7 +275,8 @@ static void tiers_change_no_bits(void **state) {
         }
         assert_int_equal(form_of(s[1], "wide"), WEFTI_ROWS_TOUCHED);
         /* Four states at most, there and back, and a look-up; of two tables. */
-        const int64_t most = 2 * 9 * t.batch * t.seq * DIM * (int64_t)weft_dtype_bytes(t.dtype);
+        const int64_t most =
+            2 * 9 * t.micros * t.batch * t.seq * DIM * (int64_t)weft_dtype_bytes(t.dtype);
         for (int32_t r = 0; r < t.devices && !t.level; r++)
             if (moved(s[1], r, &copies) > most)
                 fail_msg("WEFT_TEST_SEED=%llu: more than rows move", (unsigned long long)seed);

@@ -11,14 +11,14 @@
  * then the further look-ups of each (wefti_rows_repeat), and then -1. `place` has the place of each
  * id in `rows`. An id outside the table has place -1.
  *
- *     rows_sum(rows [n, ..., 2 + dim]; vocab, begin, first_column, columns, parts)
+ *     rows_sum(rows [n, ..., 2 + dim]; vocab, begin, first_column, columns, parts, unit)
  *             -> ids i32 [places], sums [places, columns].
  *
  * It names each row once, in the order in which its operand first has it. `ids` has the number of
  * each row in the piece of a table that holds `vocab` rows from `begin` on. `sums` has the sum of
  * the row's gradients, of the columns from `first_column` on. Unused places have the id -1 and
- * zeros. Terms are added in order. Each of the equal parts of dimension 0 has a sum of its own
- * first, as on devices that split a batch.
+ * zeros. Terms are added in order. Each of the equal parts of dimension 0, in units of `unit`, has
+ * a sum of its own first, as on devices that split a batch.
  *
  *     rows_write(table [vocab, dim], ids i32 [n], rows [n, dim]) -> table, in place.
  *
@@ -140,7 +140,8 @@ static weft_status infer_sum(const weft_node *n, weft_desc *out, int *out_count)
                   begin = wefti_attr_int(n, WEFTI_AT_begin),
                   first = wefti_attr_int(n, WEFTI_AT_first_column),
                   columns = wefti_attr_int(n, WEFTI_AT_columns),
-                  parts = wefti_attr_int(n, WEFTI_AT_parts);
+                  parts = wefti_attr_int(n, WEFTI_AT_parts),
+                  unit = wefti_attr_int(n, WEFTI_AT_unit);
     WEFT_TRY(wefti_op_check_float(n, 0));
     WEFT_TRY(wefti_op_check_rank(n, 0, 1, WEFT_MAX_RANK));
     const int64_t dim = rows->shape[rows->rank - 1] - WEFTI_ROWS_ID;
@@ -148,9 +149,9 @@ static weft_status infer_sum(const weft_node *n, weft_desc *out, int *out_count)
                  "rows_sum: %s has not, from column %lld behind the ids on, %lld columns",
                  TEXT(rows), (long long)first, (long long)columns);
     WEFT_REQUIRE(vocab >= 0 && begin >= 0 && vocab <= INT32_MAX && begin <= INT32_MAX - vocab &&
-                     parts >= 1 && parts <= INT32_MAX,
-                 WEFT_E_ARG, "rows_sum: %lld rows from %lld on, in %lld parts", (long long)vocab,
-                 (long long)begin, (long long)parts);
+                     parts >= 1 && parts <= INT32_MAX && unit >= 0,
+                 WEFT_E_ARG, "rows_sum: %lld rows from %lld on, in %lld parts in units of %lld",
+                 (long long)vocab, (long long)begin, (long long)parts, (long long)unit);
     const int64_t places = places_of(n);
     WEFT_REQUIRE(places <= INT32_MAX, WEFT_E_SHAPE, "rows_sum: %s has too many places", TEXT(rows));
     out[0] = wefti_op_desc(WEFT_I32, 1, &places);
@@ -180,7 +181,7 @@ static int64_t part_begin(const weft_node *n, int32_t part) {
     const int64_t whole = rows->rank > 1 ? rows->shape[0] : 1;
     int64_t begin, size;
     if (part >= parts) return places_of(n);
-    wefti_part(whole, 1, parts, part, &begin, &size);
+    wefti_part(whole, wefti_attr_int(n, WEFTI_AT_unit), parts, part, &begin, &size);
     return begin * (whole ? places_of(n) / whole : 0);
 }
 
@@ -276,9 +277,13 @@ static weft_status reference_write(const weft_node *n, const wefti_random *rando
 static const wefti_attr attrs_rows[] = {
     WEFTI_I(vocab, 0), WEFTI_I(begin, 0), WEFTI_I(padding, -1), {0}};
 static const wefti_attr attrs_find[] = {WEFTI_I(vocab, 0), {0}};
-static const wefti_attr attrs_sum[] = {WEFTI_I(vocab, 0),        WEFTI_I(begin, 0),
-                                       WEFTI_I(first_column, 0), WEFTI_I(columns, 0),
-                                       WEFTI_I(parts, 1),        {0}};
+static const wefti_attr attrs_sum[] = {WEFTI_I(vocab, 0),
+                                       WEFTI_I(begin, 0),
+                                       WEFTI_I(first_column, 0),
+                                       WEFTI_I(columns, 0),
+                                       WEFTI_I(parts, 1),
+                                       WEFTI_I(unit, 1),
+                                       {0}};
 
 static const wefti_op_case cases_rows[] = {CASE("vocab=7", "i32[2,3]<7", "f32[2,3,5]"),
                                            CASE("vocab=3", "i32[9]<3", "bf16[9,5]"),
@@ -293,7 +298,10 @@ static const wefti_op_case cases_find[] = {
 static const wefti_op_case cases_sum[] = {
     CASE("vocab=200000 columns=3", "f32[4,3,5]+"),
     CASE("vocab=70000 begin=3 first_column=1 columns=2 parts=3", "f32[7,2,5]+"),
-    CASE("columns=0", "f32[3,2]"), CASE("vocab=9 columns=1", "f32[0,3]"), CASES_END};
+    CASE("vocab=70000 columns=3 parts=2 unit=3", "f32[9,2,5]+"),
+    CASE("columns=0", "f32[3,2]"),
+    CASE("vocab=9 columns=1", "f32[0,3]"),
+    CASES_END};
 static const wefti_op_case cases_write[] = {CASE(NULL, "f32[7,5]", "i32[1]<9", "f32[1,5]"),
                                             CASE(NULL, "f32[3,2]", "i32[0]<3", "f32[0,2]"),
                                             CASES_END};

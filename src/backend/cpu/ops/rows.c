@@ -126,7 +126,7 @@ weft_status wefti_cpu_rows_sum(const weft_node *n, const wefti_prepare *options,
     k->begin = wefti_attr_int(n, WEFTI_AT_begin);
     for (int32_t p = 0; p < parts; p++) {
         int64_t begin, size;
-        wefti_part(whole, 1, parts, p, &begin, &size);
+        wefti_part(whole, wefti_attr_int(n, WEFTI_AT_unit), parts, p, &begin, &size);
         k->ends[p] = (int32_t)(whole ? (begin + size) * (k->places / whole) : 0);
     }
     k->base.workspace_bytes = (int64_t)wefti_rows_sum_workspace_bytes(k->places);
