@@ -327,7 +327,7 @@ static const limits cases[] = {
      .pushes = 1,
      .kills = 1,
      .losses = 1},
-    /* for long runs, by WEFT_EXPLORE_ALL=1 */
+    /* in the long checks of .ci/nightly */
     {.name = "a server that leaves, and a death",
      .copies = 2,
      .workers = 1,
@@ -350,7 +350,7 @@ enum { QUICK = 8, CASES = sizeof cases / sizeof *cases };
 
 static void all_orders(void **state) {
     (void)state;
-    const int count = getenv("WEFT_EXPLORE_ALL") ? CASES : SANITIZED ? 2 : QUICK;
+    const int count = SANITIZED ? 2 : getenv("WEFT_NIGHTLY") ? CASES : QUICK;
     for (int i = 0; i < count; i++) run(cases[i]);
 }
 int main(void) {
