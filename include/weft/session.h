@@ -20,7 +20,7 @@
  *
  * - Collective: create, add, feed, step, read, write, save, load. Feed and write take the same
  * whole tensor on all ranks; read, the loss and the gradient norm return it on all.
- * - Not collective: queries (tensors, memory, numbers) weft_session_feed_ahead and
+ * - Not collective: queries (tensors, memory, numbers), weft_session_feed_ahead and
  * weft_session_feed_local.
  * - For parts of tensors: weft_session_feed_rows, weft_session_rows (not collective),
  *   weft_session_read_rows, weft_session_local, weft_session_feed_local.

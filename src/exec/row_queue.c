@@ -51,7 +51,9 @@ static void read_ahead(const wefti_rank_device *d, wefti_row_queue *q, row_ahead
     (void)pthread_mutex_unlock(&q->lock);
     wefti_disk_cache *cache = wefti_cache_with(d, &table, &part, &row);
     for (int64_t i = 0; i < count; i++)
-        places[i].row = places[i].row < 0 ? -1 : places[i].row + (int32_t)row;
+        places[i].row = places[i].row < 0 || places[i].row > INT32_MAX - row
+                            ? -1 /* no row of any table */
+                            : places[i].row + (int32_t)row;
     const bool more = cache && wefti_disk_cache_ahead(cache, part, turn, places, count, d->staging);
     (void)pthread_mutex_lock(&q->lock);
     q->reading = false;
