@@ -24,17 +24,20 @@ wefti_shard_view wefti_view_first(const wefti_view_facts *f) {
         .primary = first_of(best(f, members, 1)), .last = -1, .members = members};
 }
 
-/* Of the members, one with the most updates; -1: some have not told theirs, or the last primary has
- * not, which may answer until it halts. */
+/* Of the members, one with the most updates, by order; -1: some have not told theirs, or the last
+ * primary has not, which may answer until it halts. */
 static int32_t newest(const wefti_view_facts *f, wefti_servers members, int32_t last) {
-    int32_t found = -1;
+    int64_t most = -1;
+    wefti_servers newest = 0;
     if (has(f->here, last) && f->updates[last] < 0) return -1;
     for (int32_t s = 0; s < WEFTI_SERVERS_MOST; s++) {
         if (!has(members, s)) continue;
         if (f->updates[s] < 0) return -1;
-        if (found < 0 || f->updates[s] > f->updates[found]) found = s;
+        if (f->updates[s] > most) newest = 0;
+        if (f->updates[s] >= most) newest |= wefti_server(s), most = f->updates[s];
     }
-    return found;
+    const wefti_servers first = best(f, newest, 1);
+    return first_of(first ? first : newest);
 }
 
 bool wefti_view_next(const wefti_shard_view *now, const wefti_view_facts *f,
