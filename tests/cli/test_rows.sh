@@ -67,7 +67,7 @@ sed 's/to: disk/to: host/g' cache.yaml >bad.yaml
 expect 1 'bad.yaml|cache|disk' train bad.yaml train.rows=auto
 expect 0 'embed_tokens.weight|rows|touches' model job.yaml train.rows=auto
 expect 0 '"rows": |embed_tokens.weight|touches' model job.yaml train.rows=auto --json
-expect 0 'embed_tokens.weight|whole|microbatches' model job.yaml train.rows=auto train.accumulate=2
+expect 0 'embed_tokens.weight|rows|touches' model job.yaml train.rows=auto train.accumulate=2
 expect 0 '' model job.yaml --json
 grep -q '"rows"' out && fail 'rows that nobody asked for' out
 
