@@ -7,6 +7,7 @@
 #include "builder/build.h"
 #include "device/disk_cache.h"
 #include "rows/cache.h"
+#include "schedule/schedule.h"
 
 /* ---- which tables ---- */
 
@@ -42,6 +43,11 @@ static bool on_device(const wefti_decisions *dec, int32_t v) {
            !wefti_plan_updates_on_host(plan, name);
 }
 
+/* Whether the gradients of parameters come later than those of values. */
+static bool splits_backward(const weft_plan *plan) {
+    return plan && plan->pipeline.stages > 1 && wefti_schedule_splits(plan->pipeline.schedule);
+}
+
 /* The form as far as the root shows it. */
 static weft_status form_of(const wefti_decisions *dec, int32_t v, wefti_rows_form *out) {
     const wefti_program_spec *spec = dec->spec;
@@ -50,7 +56,7 @@ static weft_status form_of(const wefti_decisions *dec, int32_t v, wefti_rows_for
     WEFT_TRY(spec->optimizer->rule(spec->optimizer->context, info->name, &info->desc, &rule));
     *out = spec->optimizer->buddies                ? WEFTI_ROWS_BUDDIES
            : spec->keep_gradients                  ? WEFTI_ROWS_KEPT
-           : dec->stages > 1                       ? WEFTI_ROWS_STAGES
+           : splits_backward(spec->plan)           ? WEFTI_ROWS_STAGES
            : !read_once(dec, v)                    ? WEFTI_ROWS_SHARED
            : !updates_elements(&rule, &info->desc) ? WEFTI_ROWS_OPTIMIZER
            : !on_device(dec, v)                    ? WEFTI_ROWS_TIER

@@ -44,6 +44,7 @@ struct wefti_disk_cache {
     cache_group groups[WEFTI_CACHE_PARTS];
     int count, group_count;
     bool looked_up; /* part 0 */
+    bool quiet;     /* others may still write here: nothing is read ahead before the next copy */
     wefti_row_counts counts;
     wefti_row_place *misses, *leaving; /* [room], both */
     wefti_row_admission *admissions;   /* [room] */
@@ -146,6 +147,7 @@ static weft_status before_others(wefti_disk_guard *guard, bool writes) {
     (void)pthread_mutex_lock(&c->lock);
     const weft_status status = flush(c, g);
     if (status >= 0 && writes) drop(c, g);
+    c->quiet |= writes;
     (void)pthread_mutex_unlock(&c->lock);
     return status;
 }
@@ -424,6 +426,7 @@ weft_status wefti_disk_cache_move(wefti_disk_cache *c, int part, bool reads,
     WEFT_REQUIRE(count <= c->room, WEFT_E_BUG, "%lld rows of a cache with room for %lld",
                  (long long)count, (long long)c->room);
     (void)pthread_mutex_lock(&c->lock);
+    c->quiet = false;
     const weft_status status = reads ? read_rows(c, part, places, count, staging)
                                      : write_rows(c, part, places, count, staging);
     (void)pthread_mutex_unlock(&c->lock);
@@ -440,6 +443,7 @@ bool wefti_disk_cache_ahead(wefti_disk_cache *c, int part, bool turn, wefti_row_
     int64_t misses = 0;
     weft_status status = WEFT_OK;
     (void)pthread_mutex_lock(&c->lock);
+    if (c->quiet) brought.rows = count = 0;
     if (turn) wefti_disk_blocks_turn(&c->blocks);
     for (int64_t i = 0; i < count; i++)
         if (places[i].row >= first && places[i].row < end && slot_with(c, g, places[i].row) < 0)

@@ -121,7 +121,7 @@ typedef enum wefti_tensor_role {
     X(TOUCHED, "by the rows that a step touches")                                                  \
     X(SHARED, "whole: something else reads it too")                                                \
     X(SMALL, "whole: a step looks up as many rows as it has")                                      \
-    X(STAGES, "whole: the step has several stages")                                                \
+    X(STAGES, "whole: the schedule ends backward passes later (zero_bubble)")                      \
     X(KEPT, "whole: its gradient is kept to be read")                                              \
     X(BUDDIES, "whole: another rank keeps a copy of its state")                                    \
     X(OPTIMIZER, "whole: the optimizer needs all of it")                                           \

@@ -8,6 +8,7 @@
 
 #include "base/fault.h"
 #include "device/disk_cache.h"
+#include "device/disk_parts.h"
 
 enum { TRIALS = SANITIZED ? 8 : 24, CALLS = 120, MOST_ROWS = 400, MOST_BYTES = 600 };
 
@@ -294,6 +295,46 @@ static void test_rows_ahead_are_no_misses(void **state) {
     close_bed(&b);
 }
 
+/* A row that the next step looks up, at the moment before another writes all rows. */
+static bed *written;
+static weft_status look_ahead_before(wefti_disk_guard *guard, bool writes) {
+    (void)guard;
+    wefti_row_place place = {3, 0, NULL};
+    if (writes) assert_false(wefti_disk_cache_ahead(written->cache, 0, true, &place, 1, staging));
+    return WEFT_OK;
+}
+
+/* Rows that are read ahead while others write them would be the old ones. */
+static void test_rows_ahead_wait_for_writes(void **state) {
+    (void)state;
+    enum { ROWS = 100, BYTES = 512 };
+    static bed b;
+    static unsigned char memory[ROWS * BYTES];
+    wefti_disk_guard guard = {.begin = 0, .end = FILE_BYTES, .before = look_ahead_before};
+    wefti_row_place place = {3, 1, memory};
+    wefti_disk_ticket *ticket;
+    uint64_t seed = 1;
+    written = &b;
+    assert_true(open_way((way){WEFTI_DISK_THREADS, true, false}, &b.file));
+    b.rows = ROWS;
+    b.o = (wefti_disk_cache_options){
+        .count = 1, .looked_up = true, .slots = 1, .parts = {{{b.file, 4096, BYTES}, 0, ROWS}}};
+    fill_file(&b, &seed);
+    b.o.memory = malloc((size_t)wefti_disk_cache_bytes(1, BYTES));
+    wefti_disk_stream_guard(b.file, &guard); /* it is called after the cache's own */
+    ASSERT_OK(wefti_disk_cache_open(&b.o, &b.cache));
+    ASSERT_OK(wefti_disk_cache_reserve(b.cache, 1));
+    memset(b.image + 4096, 7, ROWS * BYTES);
+    ASSERT_OK(wefti_disk_stream_write(b.file, 4096, ROWS * BYTES, b.image + 4096, &ticket));
+    ASSERT_OK(wefti_disk_stream_wait(b.file, ticket));
+    ASSERT_OK(wefti_disk_cache_move(b.cache, 0, true, &place, 1, staging));
+    assert_memory_equal(memory, b.image + 4096 + 3 * BYTES, BYTES);
+    place.row = 5; /* behind a copy of rows they are read again */
+    assert_true(wefti_disk_cache_ahead(b.cache, 0, true, &place, 1, staging));
+    wefti_disk_stream_unguard(b.file, &guard);
+    close_bed(&b);
+}
+
 static void slots_fit_their_bytes(void **state) {
     (void)state;
     for (int64_t bytes = 0; bytes < 300000; bytes += 2777)
@@ -310,6 +351,7 @@ int main(void) {
                                        cmocka_unit_test(test_a_cache_saves_requests),
                                        cmocka_unit_test(test_a_missed_row_costs_a_read_and_a_write),
                                        cmocka_unit_test(test_rows_ahead_are_no_misses),
+                                       cmocka_unit_test(test_rows_ahead_wait_for_writes),
                                        cmocka_unit_test(slots_fit_their_bytes)};
     return cmocka_run_group_tests(tests, make_all, remove_all);
 }

@@ -19,6 +19,8 @@ typedef struct trial {
     weft_optimizer_kind kind;
     weft_dtype dtype;
     int devices, level;
+    int stages; /* of a pipeline; 0: one */
+    weft_schedule schedule;
     int micros; /* microbatches of a step; 0: one */
     double clip;
     int64_t batch, seq;
@@ -43,7 +45,8 @@ static weft_graph *tables(const trial *t) {
     weft_value x = weft_embedding_padded(g, wide, ids, t->padded ? 3 : -1, t->dtype);
     weft_cell_begin(g, "cell");
     x = weft_cell_end(g, weft_add(g, x, weft_tanh(g, weft_embedding(g, second, other, t->dtype))));
-    x = weft_add(g, x, weft_embedding(g, small, other, t->dtype));
+    weft_cell_begin(g, "next");
+    x = weft_cell_end(g, weft_add(g, x, weft_embedding(g, small, other, t->dtype)));
     x = weft_add(g, x, weft_embedding(g, tied, ids, t->dtype));
     weft_value y = weft_linear(g, weft_tanh(g, x), tied, WEFT_NO_VALUE, true);
     weft_loss(g, weft_mean(g, weft_mul(g, y, y), 0, NULL, false));
@@ -67,6 +70,9 @@ static weft_plan *plan_for(const trial *t) {
     if (t->devices == 1 && !t->parameters && !t->states) return NULL;
     ASSERT_OK(weft_plan_create(t->devices, &plan));
     if (t->level) ASSERT_OK(weft_plan_optimizer(plan, t->level, 0, 0));
+    if (t->stages > 1)
+        ASSERT_OK(weft_plan_pipeline(plan, t->stages, t->micros, t->schedule,
+                                     t->schedule == WEFT_PIPELINE_INTERLEAVED ? 2 : 1));
     for (int i = 0; i < 2; i++) {
         const char *name = i ? "second" : "wide";
         ASSERT_OK(weft_plan_offload(plan, name, WEFT_OFFLOAD_PARAMETERS, t->parameters));
@@ -181,15 +187,17 @@ static bool same_tensors(weft_session *a, weft_session *b, bool rounded) {
     return true;
 }
 
+/* The form of a table, on the first device that has it. */
 static wefti_rows_form form_of(const weft_session *s, const char *name) {
-    const wefti_tensor *x = wefti_program_tensor(s->views[0]->programs[0], name);
+    const wefti_tensor *x = NULL;
+    for (int r = 0; r < s->devices && !x; r++)
+        x = wefti_program_tensor(s->views[0]->programs[r], name);
     assert_non_null(x);
     return x->rows;
 }
 
 /* How many updates of a device's program take rows. */
-static int updates_by_rows(const weft_session *s) {
-    const wefti_program *p = s->views[0]->programs[0];
+static int updates_of(const wefti_program *p) {
     int count = 0;
     for (int section = 0; section < WEFTI_SECTIONS; section++)
         for (int32_t k = 0; k < p->step_count[section]; k++) {
@@ -203,6 +211,14 @@ static int updates_by_rows(const weft_session *s) {
     return count;
 }
 
+/* Of the first device of each stage. */
+static int updates_by_rows(const weft_session *s, int stages) {
+    int count = 0;
+    for (int stage = 0; stage < stages; stage++)
+        count += updates_of(s->views[0]->programs[stage * s->devices / stages]);
+    return count;
+}
+
 static trial trial_of(uint64_t seed) {
     dice d = {seed, 0};
     trial t = {.seed = seed, .kind = roll(&d, 2) ? WEFT_SGD : WEFT_ADAGRAD};
@@ -213,6 +229,12 @@ static trial trial_of(uint64_t seed) {
     t.seq = 3 + (int64_t)roll(&d, 6);
     t.padded = roll(&d, 2);
     t.micros = roll(&d, 2) ? 1 + (int)roll(&d, 9) : 1;
+    if (t.micros > 1 && roll(&d, 2)) { /* with one device for each stage, or two */
+        t.stages = 2;
+        t.devices = 2 + 2 * (int)roll(&d, 2);
+        t.micros += t.micros % 2; /* interleaved: rounds of a microbatch for each stage */
+        t.schedule = (weft_schedule)roll(&d, WEFT_PIPELINE_ZERO_BUBBLE);
+    }
     if (t.micros > 1) {
         t.batch = t.devices + t.batch % 2;
         t.seq = 3;
@@ -222,6 +244,7 @@ static trial trial_of(uint64_t seed) {
 
 static void rows_have_the_bits_of_dense_gradients(void **state) {
     (void)state;
+    int staged = 0;
     TEST_SEEDS(seed, 1, CASES) {
         const trial t = trial_of(seed);
         weft_graph *g[2];
@@ -230,8 +253,10 @@ static void rows_have_the_bits_of_dense_gradients(void **state) {
             s[k] = session_for(&t, k ? WEFT_ROWS_AUTO : WEFT_ROWS_NONE, &g[k]);
             train(s[k], &t);
         }
-        assert_int_equal(updates_by_rows(s[0]), 0);
-        assert_int_equal(updates_by_rows(s[1]), 2 + (t.micros * t.batch * t.seq < SMALL));
+        const int stages = t.stages ? t.stages : 1;
+        staged += stages > 1;
+        assert_int_equal(updates_by_rows(s[0], stages), 0);
+        assert_int_equal(updates_by_rows(s[1], stages), 2 + (t.micros * t.batch * t.seq < SMALL));
         assert_int_equal(form_of(s[0], "wide"), WEFTI_ROWS_UNASKED);
         assert_int_equal(form_of(s[1], "wide"), WEFTI_ROWS_TOUCHED);
         assert_int_equal(form_of(s[1], "tied"), WEFTI_ROWS_SHARED);
@@ -248,6 +273,23 @@ static void rows_have_the_bits_of_dense_gradients(void **state) {
             weft_session_destroy(s[k]);
             weft_graph_destroy(g[k]);
         }
+    }
+    assert_true(test_one_seed() || staged > CASES / 8);
+}
+
+/* Tables stay whole, and say why. */
+static void forms_have_their_reasons(void **state) {
+    (void)state;
+    trial t = {.kind = WEFT_SGD, .dtype = WEFT_F32, .devices = 2, .batch = 2, .seq = 3};
+    weft_graph *g;
+    t.stages = t.micros = 2;
+    for (t.schedule = 0; t.schedule < WEFT_PIPELINE_SCHEDULES; t.schedule++) {
+        weft_session *s = session_for(&t, WEFT_ROWS_AUTO, &g);
+        assert_int_equal(form_of(s, "wide"), t.schedule == WEFT_PIPELINE_ZERO_BUBBLE
+                                                 ? WEFTI_ROWS_STAGES
+                                                 : WEFTI_ROWS_TOUCHED);
+        weft_session_destroy(s);
+        weft_graph_destroy(g);
     }
 }
 
@@ -329,7 +371,7 @@ static void devices_change_only_rounding(void **state) {
                 t.devices = 1;
             }
             const bool whole = kind == WEFT_LAMB || kind == WEFT_ADAFACTOR;
-            assert_int_equal(updates_by_rows(s[0]), whole ? 0 : 2);
+            assert_int_equal(updates_by_rows(s[0], 1), whole ? 0 : 2);
             const bool direction = kind == WEFT_LION || whole; /* of rounding errors, too */
             if (!direction && difference(s[1], s[0], WEFT_ROLE_PARAM) > 1e-5)
                 fail_msg("optimizer %d, %d devices: %g apart", kind, devices,
@@ -716,6 +758,7 @@ static void steps_do_not_wait_for_rows_ahead(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_have_the_bits_of_dense_gradients),
+        cmocka_unit_test(forms_have_their_reasons),
         cmocka_unit_test(devices_change_only_rounding),
         cmocka_unit_test(adam_changes_touched_rows_alone),
         cmocka_unit_test(the_dense_gradient_is_not_made),
