@@ -12,7 +12,7 @@
 #include "session/parts.h"
 #include "weft/plan.h"
 
-enum { STEPS = 4, TABLE = 300, DIM = 7, SMALL = 20, CASES = SANITIZED ? 24 : 60 };
+enum { STEPS = 4, TABLE = 300, DIM = 7, SMALL = 20, CASES = SANITIZED ? 24 : 40 };
 
 typedef struct trial {
     uint64_t seed;
