@@ -13,6 +13,16 @@ static inline int64_t wefti_round_up(int64_t n, int64_t unit) {
 static inline int64_t wefti_aligned(int64_t bytes) {
     return wefti_round_up(bytes, WEFTI_ALIGNMENT);
 }
+/* The largest multiple that is at most n. */
+static inline int64_t wefti_round_down(int64_t n, int64_t unit) {
+    return n - n % unit;
+}
+static inline int64_t wefti_least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+static inline int64_t wefti_most(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
 /* Makes *most the larger of both. */
 static inline void wefti_keep_most(int64_t *most, int64_t n) {
     if (n > *most) *most = n;

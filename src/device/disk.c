@@ -9,17 +9,11 @@
 
 #include "base/fault.h"
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/thread.h"
 #include "device/disk_parts.h"
 
 enum { DISK_DEPTH = 16 };
-
-static int64_t below(int64_t at, int64_t alignment) {
-    return at - at % alignment;
-}
-static int64_t above(int64_t at, int64_t alignment) {
-    return below(at + alignment - 1, alignment);
-}
 
 /* ---- requests ---- */
 
@@ -38,13 +32,13 @@ static void cut(const wefti_disk_stream *d, wefti_disk_ticket *t, wefti_disk_req
     const int64_t at = r->at + r->shift, stop = end + r->shift;
     int64_t until = at + d->block < stop ? at + d->block : stop;
     if (at % unit) {
-        const int64_t edge = above(at, unit);
+        const int64_t edge = wefti_round_up(at, unit);
         until = edge < stop ? edge : stop;
     } else if (stop - at >= unit) {
-        until = below(until, unit);
+        until = wefti_round_down(until, unit);
     }
-    r->from = below(at, unit);
-    r->to = above(until, unit);
+    r->from = wefti_round_down(at, unit);
+    r->to = wefti_round_up(until, unit);
     r->needed = loan ? until : r->to;
     r->until = until - r->shift;
     t->requested = r->until - piece->offset;
@@ -153,7 +147,7 @@ static bool use_blocks(wefti_disk_stream *d, wefti_disk_request *r) {
 
 bool wefti_disk_request_advance(wefti_disk_stream *d, wefti_disk_request *r, int64_t result) {
     if (result > 0 && r->from + r->done + result >= r->needed) return use_blocks(d, r);
-    const int64_t moved = result > 0 ? below(result, r->file.alignment) : result;
+    const int64_t moved = result > 0 ? wefti_round_down(result, r->file.alignment) : result;
     if (moved == -EINTR) return false;
     if (moved <= 0) {
         end_request(d, r, moved ? (int)-moved : EIO);
@@ -327,7 +321,7 @@ weft_status wefti_disk_stream_open(const wefti_disk_options *o, wefti_disk_strea
                  WEFTI_DISK_DEPTH_MAX);
     WEFT_NEW(d, wefti_disk_stream);
     d->own.fd = -1;
-    d->bytes = above(o->bytes, WEFTI_DISK_ALIGNMENT);
+    d->bytes = wefti_round_up(o->bytes, WEFTI_DISK_ALIGNMENT);
     d->block = block < d->bytes ? block : d->bytes;
     d->own.alignment = 1;
     d->depth = o->depth ? o->depth : DISK_DEPTH;
@@ -393,10 +387,10 @@ weft_status wefti_disk_free_bytes(const char *directory, int64_t *out) {
 /* ---- operations ---- */
 
 static bool shares_blocks(const wefti_disk_ticket *a, const wefti_disk_ticket *b) {
-    return below(a->offset, WEFTI_DISK_ALIGNMENT) <
-               above(b->offset + b->bytes, WEFTI_DISK_ALIGNMENT) &&
-           below(b->offset, WEFTI_DISK_ALIGNMENT) <
-               above(a->offset + a->bytes, WEFTI_DISK_ALIGNMENT);
+    return wefti_round_down(a->offset, WEFTI_DISK_ALIGNMENT) <
+               wefti_round_up(b->offset + b->bytes, WEFTI_DISK_ALIGNMENT) &&
+           wefti_round_down(b->offset, WEFTI_DISK_ALIGNMENT) <
+               wefti_round_up(a->offset + a->bytes, WEFTI_DISK_ALIGNMENT);
 }
 
 static bool must_wait(const wefti_disk_stream *d, const wefti_disk_ticket *t) {
@@ -436,13 +430,7 @@ static weft_status end_loans(wefti_disk_stream *d, const wefti_disk_ticket *t) {
     return WEFT_OK;
 }
 
-/* Begins an operation like t, which it takes over unless it fails. */
-static weft_status begin(wefti_disk_stream *d, wefti_disk_ticket *t) {
-    WEFT_REQUIRE(t->offset >= 0 && t->bytes >= 0 && t->offset <= d->bytes &&
-                     t->bytes <= d->bytes - t->offset,
-                 WEFT_E_ARG, "%lld bytes at offset %lld of a file of %lld bytes in %s",
-                 (long long)t->bytes, (long long)t->offset, (long long)d->bytes, d->directory);
-    WEFT_TRY(make_buffers(d, t));
+static weft_status put_in(wefti_disk_stream *d, wefti_disk_ticket *t) {
     (void)pthread_mutex_lock(&d->lock);
     while (t->count && must_wait(d, t)) (void)pthread_cond_wait(&d->done, &d->lock);
     const weft_status status = end_loans(d, t);
@@ -464,18 +452,18 @@ static weft_status begin(wefti_disk_stream *d, wefti_disk_ticket *t) {
     return WEFT_OK;
 }
 
-weft_status wefti_disk_stream_begin_all(wefti_disk_stream *d, bool writes,
-                                        const wefti_disk_piece *pieces, int64_t count,
-                                        wefti_disk_ticket **out) {
+/* Begins an operation like this one. Without `pieces` it has the one piece `like.one`. */
+static weft_status begin(wefti_disk_stream *d, wefti_disk_ticket like, wefti_disk_ticket **out) {
     wefti_disk_ticket *t;
-    const wefti_disk_piece *last = &pieces[count - 1];
+    WEFT_REQUIRE(like.offset >= 0 && like.bytes >= 0 && like.offset <= d->bytes &&
+                     like.bytes <= d->bytes - like.offset,
+                 WEFT_E_ARG, "%lld bytes at offset %lld of a file of %lld bytes in %s",
+                 (long long)like.bytes, (long long)like.offset, (long long)d->bytes, d->directory);
     WEFT_NEW(t, wefti_disk_ticket);
-    *t = (wefti_disk_ticket){.writes = writes,
-                             .offset = pieces->offset,
-                             .bytes = last->offset + last->bytes - pieces->offset,
-                             .pieces = pieces,
-                             .count = count};
-    const weft_status status = begin(d, t);
+    *t = like;
+    if (!t->pieces) t->pieces = &t->one;
+    weft_status status = make_buffers(d, t);
+    if (status >= 0) status = put_in(d, t);
     if (status < 0)
         wefti_free(t);
     else
@@ -483,22 +471,28 @@ weft_status wefti_disk_stream_begin_all(wefti_disk_stream *d, bool writes,
     return status;
 }
 
+weft_status wefti_disk_stream_begin_all(wefti_disk_stream *d, bool writes,
+                                        const wefti_disk_piece *pieces, int64_t count,
+                                        wefti_disk_ticket **out) {
+    const wefti_disk_piece *last = &pieces[count - 1];
+    return begin(d,
+                 (wefti_disk_ticket){.writes = writes,
+                                     .offset = pieces->offset,
+                                     .bytes = last->offset + last->bytes - pieces->offset,
+                                     .pieces = pieces,
+                                     .count = count},
+                 out);
+}
+
 weft_status wefti_disk_stream_begin(wefti_disk_stream *d, bool writes, int64_t offset,
                                     int64_t bytes, void *memory, wefti_disk_ticket **out) {
-    wefti_disk_ticket *t;
-    WEFT_NEW(t, wefti_disk_ticket);
-    *t = (wefti_disk_ticket){.writes = writes,
-                             .offset = offset,
-                             .bytes = bytes,
-                             .one = {offset, bytes, memory},
-                             .pieces = &t->one,
-                             .count = bytes != 0};
-    const weft_status status = begin(d, t);
-    if (status < 0)
-        wefti_free(t);
-    else
-        *out = t;
-    return status;
+    return begin(d,
+                 (wefti_disk_ticket){.writes = writes,
+                                     .offset = offset,
+                                     .bytes = bytes,
+                                     .one = {offset, bytes, memory},
+                                     .count = bytes != 0},
+                 out);
 }
 
 /* ---- guards ---- */

@@ -58,11 +58,11 @@ weft_status wefti_disk_cache_reserve(wefti_disk_cache *cache, int64_t rows) WEFT
 weft_status wefti_disk_cache_move(wefti_disk_cache *cache, int part, bool reads,
                                   wefti_row_place *places, int64_t count,
                                   void *staging) WEFT_CHECKED;
-/* Reads rows of a part that the next step will look up, as far as they are in no slot, and as far
- * as the blocks have room that the present step does not need. `places` need no memory; their order
- * changes. `turn`: they are the first ones of that step. False: a read failed, there is no room for
- * all, or others write to the tables, up to the next copy of rows. A row that is not read now is
- * read when it is looked up. */
+/* Reads rows of a part that the next step will look up, but for those that have a slot. They get
+ * blocks that the present step does not need, as long as there are some. `places` need no memory;
+ * their order changes. `turn`: they are the first ones of that step. False: a read failed, there is
+ * no room for all, or others write to the tables, up to the next copy of rows. A row that is not
+ * read now is read when it is looked up. */
 bool wefti_disk_cache_ahead(wefti_disk_cache *cache, int part, bool turn, wefti_row_place *places,
                             int64_t count, void *staging);
 /* The part that has a table, or its rows from some row on; -1: none. *out_row: the number, in the

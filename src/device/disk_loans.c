@@ -116,8 +116,7 @@ weft_status wefti_disk_stream_lend(wefti_disk_stream *d, int64_t offset, int64_t
                      bytes <= wefti_reader_bytes(reader) - at,
                  WEFT_E_BUG, "%lld bytes at offset %lld of a file in %s cannot lie at byte %lld",
                  (long long)bytes, (long long)offset, d->directory, (long long)at);
-    wefti_disk_records unused;
-    const bool apart = d->cipher || wefti_disk_stream_records(d, offset, offset + bytes, &unused);
+    const bool apart = d->cipher || wefti_disk_stream_records(d, offset, offset + bytes, NULL);
     const int fd = apart ? -1 : wefti_reader_take_file(reader);
     if (fd < 0) return WEFT_OK;
     (void)pthread_mutex_lock(&d->lock);

@@ -9,19 +9,6 @@
 
 enum { RECORDS_BUFFER = 4 << 20 };
 
-static int64_t below(int64_t at) {
-    return at - at % WEFTI_DISK_ALIGNMENT;
-}
-static int64_t above(int64_t at) {
-    return below(at + WEFTI_DISK_ALIGNMENT - 1);
-}
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-static int64_t most(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
 bool wefti_disk_records_of(int64_t begin, int64_t rows, int count, const int64_t *row_bytes,
                            wefti_disk_records *out) {
     *out = (wefti_disk_records){.begin = begin, .end = begin, .rows = rows, .count = count};
@@ -32,12 +19,12 @@ bool wefti_disk_records_of(int64_t begin, int64_t rows, int count, const int64_t
         out->part[i].begin = out->end;
         out->part[i].at = out->bytes;
         out->bytes += row_bytes[i];
-        out->end += above(rows * row_bytes[i]);
+        out->end += wefti_round_up(rows * row_bytes[i], WEFTI_DISK_ALIGNMENT);
     }
     int64_t rest = begin + rows * out->bytes;
     for (int i = 0; i < count; i++) {
         out->part[i].rest = rest;
-        rest += above(rows * row_bytes[i]) - rows * row_bytes[i];
+        rest += wefti_round_up(rows * row_bytes[i], WEFTI_DISK_ALIGNMENT) - rows * row_bytes[i];
     }
     return out->bytes <= WEFTI_RECORD_MOST;
 }
@@ -62,7 +49,7 @@ bool wefti_disk_stream_records(wefti_disk_stream *d, int64_t begin, int64_t end,
         const wefti_disk_records *r = &d->records[i];
         if (r->begin < end && begin < r->end && (!first || r->begin < first->begin)) first = r;
     }
-    if (first) *out = *first;
+    if (first && out) *out = *first;
     (void)pthread_mutex_unlock(&d->lock);
     return first != NULL;
 }
@@ -87,12 +74,13 @@ static weft_status move_stretch(records_io *x, const wefti_disk_records *r, int 
                                 int64_t end) {
     const int64_t row_bytes = r->part[part].row_bytes, first = at / row_bytes,
                   last = (end - 1) / row_bytes, rows = r->begin + r->part[part].at;
-    const int64_t from = below(rows + first * r->bytes),
-                  to = above(rows + last * r->bytes + row_bytes);
+    const int64_t from = wefti_round_down(rows + first * r->bytes, WEFTI_DISK_ALIGNMENT),
+                  to = wefti_round_up(rows + last * r->bytes + row_bytes, WEFTI_DISK_ALIGNMENT);
     unsigned char *buffer = wefti_disk_align(x->d->bounce);
     WEFT_TRY(transfer(x->d, false, from, to, buffer));
     for (int64_t row = first; row <= last; row++) {
-        const int64_t begin = most(at, row * row_bytes), stop = least(end, (row + 1) * row_bytes);
+        const int64_t begin = wefti_most(at, row * row_bytes),
+                      stop = wefti_least(end, (row + 1) * row_bytes);
         unsigned char *there = buffer + (rows + row * r->bytes + (begin - row * row_bytes) - from);
         memcpy(x->writes ? there : x->memory, x->writes ? x->memory : there,
                (size_t)(stop - begin));
@@ -106,7 +94,7 @@ static weft_status move_table(records_io *x, const wefti_disk_records *r, int pa
     const int64_t row_bytes = r->part[part].row_bytes,
                   rows = (RECORDS_BUFFER - 2 * WEFTI_DISK_ALIGNMENT) / r->bytes;
     for (int64_t stop; at < end; at = stop) {
-        stop = least(end, (at / row_bytes + rows) * row_bytes);
+        stop = wefti_least(end, (at / row_bytes + rows) * row_bytes);
         WEFT_TRY(move_stretch(x, r, part, at, stop));
     }
     return WEFT_OK;
@@ -118,11 +106,12 @@ static weft_status move_some(records_io *x, int64_t at, int64_t end, int64_t *ou
     int part = 0;
     int64_t shift = 0;
     *out_end = end;
-    if (wefti_disk_stream_records(x->d, at, end, &r)) *out_end = least(end, most(at, r.begin));
+    if (wefti_disk_stream_records(x->d, at, end, &r))
+        *out_end = wefti_least(end, wefti_most(at, r.begin));
     if (*out_end == at) { /* in the records */
         while (part + 1 < r.count && r.part[part + 1].begin <= at) part++;
         const int64_t begin = r.part[part].begin, stop = begin + r.rows * r.part[part].row_bytes;
-        *out_end = least(end, at < stop ? stop : above(stop));
+        *out_end = wefti_least(end, at < stop ? stop : wefti_round_up(stop, WEFTI_DISK_ALIGNMENT));
         if (at < stop) return move_table(x, &r, part, at - begin, *out_end - begin);
         shift = r.part[part].rest - stop;
     }
@@ -141,10 +130,9 @@ static weft_status move_all(records_io *x, int64_t at, int64_t end) {
 
 weft_status wefti_disk_stream_begin_at(wefti_disk_stream *d, bool writes, int64_t offset,
                                        int64_t bytes, void *memory, wefti_disk_ticket **out) {
-    wefti_disk_records unused;
     wefti_failure failure;
     records_io x = {d, writes, memory};
-    if (!wefti_disk_stream_records(d, offset, offset + bytes, &unused))
+    if (!wefti_disk_stream_records(d, offset, offset + bytes, NULL))
         return wefti_disk_stream_begin(d, writes, offset, bytes, memory, out);
     WEFT_TRY(wefti_disk_stream_begin(d, writes, offset, 0, memory, out));
     wefti_failure_keep(move_all(&x, offset, offset + bytes), &failure);

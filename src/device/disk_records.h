@@ -1,10 +1,10 @@
-/* Tables of equal numbers of rows that lie as records in a disk stream: the rows number r of all
- * tables lie behind each other, so one request reads or writes them all.
+/* Tables that lie as records in a disk stream. They have the same number of rows. A record has row
+ * r of each table, so one request reads or writes these rows.
  *
- * Only the places in the file change. Offsets of reads and writes of the stream are those of tables
- * behind each other, each of which begins at a block of 4 KiB. Each byte of the range has one
- * place, so the range takes no more space. Reads and writes of a table go through a buffer, in
- * stretches of up to 4 MiB of whole records. They have ended when they have begun. */
+ * Only the places in the file change. Users of the stream see the tables one behind the other. Each
+ * begins at a block of 4 KiB. Each byte has one place, so the tables take no more space. Reads and
+ * writes of a table go through a buffer, in stretches of up to 4 MiB of whole records. They have
+ * ended when they have begun. */
 #ifndef WEFTI_DEVICE_DISK_RECORDS_H
 #define WEFTI_DEVICE_DISK_RECORDS_H
 
@@ -32,7 +32,8 @@ bool wefti_disk_records_of(int64_t begin, int64_t rows, int count, const int64_t
  * else is done with the range. */
 weft_status wefti_disk_stream_interleave(wefti_disk_stream *d,
                                          const wefti_disk_records *records) WEFT_CHECKED;
-/* The records with the lowest place that have bytes in [begin, end). False: there are none. */
+/* The records with the lowest place that have bytes in [begin, end). False: there are none. `out`
+ * may be NULL. */
 bool wefti_disk_stream_records(wefti_disk_stream *d, int64_t begin, int64_t end,
                                wefti_disk_records *out);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/status.h"
 #include "device/disk_parts.h"
 
@@ -44,19 +45,6 @@ typedef struct rows_io {
     row_batch batches[ROWS_BATCHES];
 } rows_io;
 
-static int64_t below(int64_t at) {
-    return at - at % WEFTI_DISK_ALIGNMENT;
-}
-static int64_t above(int64_t at) {
-    return below(at + WEFTI_DISK_ALIGNMENT - 1);
-}
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-static int64_t most(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
 static int64_t begin_of(const rows_io *x, int64_t place) {
     return x->table->begin + x->places[place].row * x->table->row_bytes;
 }
@@ -64,16 +52,19 @@ static int64_t begin_of(const rows_io *x, int64_t place) {
 /* Takes the next rows. A run ends in mid-row rather than in mid-block: two runs never share a
  * block, of which one could write back what the other has changed. */
 static row_run next_run(rows_io *x) {
-    const int64_t from = below(most(begin_of(x, x->next), x->done)),
+    const int64_t from = wefti_round_down(wefti_most(begin_of(x, x->next), x->done),
+                                          WEFTI_DISK_ALIGNMENT),
                   limit = from + WEFTI_ROWS_JOINED;
     row_run r = {.first = x->next, .from = from, .to = from};
     bool whole = true;
     while (whole && x->next < x->count) {
-        const int64_t begin = most(begin_of(x, x->next), x->done),
+        const int64_t begin = wefti_most(begin_of(x, x->next), x->done),
                       end = begin_of(x, x->next) + x->table->row_bytes;
-        if (below(begin) > r.to + x->gap || below(begin) >= limit) break;
-        r.covered += least(end, limit) - begin;
-        r.to = most(r.to, above(least(end, limit)));
+        if (wefti_round_down(begin, WEFTI_DISK_ALIGNMENT) > r.to + x->gap ||
+            wefti_round_down(begin, WEFTI_DISK_ALIGNMENT) >= limit)
+            break;
+        r.covered += wefti_least(end, limit) - begin;
+        r.to = wefti_most(r.to, wefti_round_up(wefti_least(end, limit), WEFTI_DISK_ALIGNMENT));
         r.count++;
         whole = end <= limit;
         x->next += whole;
@@ -85,8 +76,8 @@ static row_run next_run(rows_io *x) {
 /* Between the rows and the memory of a run. */
 static void copy_rows(const rows_io *x, const row_run *r) {
     for (int64_t i = r->first; i < r->first + r->count; i++) {
-        const int64_t row = begin_of(x, i), begin = most(row, r->from),
-                      end = least(row + x->table->row_bytes, r->to);
+        const int64_t row = begin_of(x, i), begin = wefti_most(row, r->from),
+                      end = wefti_least(row + x->table->row_bytes, r->to);
         unsigned char *here = x->places[i].memory + (begin - row),
                       *there = r->memory + (begin - r->from);
         memcpy(x->reads ? here : there, x->reads ? there : here, (size_t)(end - begin));
@@ -179,7 +170,6 @@ weft_status wefti_disk_rows_exchange(const wefti_disk_table *table, bool reads,
 weft_status wefti_disk_rows_move(const wefti_disk_table *table, bool reads, wefti_row_place *places,
                                  int64_t count, void *staging) {
     int32_t first = INT32_MAX, last = 0;
-    wefti_disk_records unused;
     for (int64_t i = 0; i < count; i++) {
         if (places[i].row < first) first = places[i].row;
         if (places[i].row > last) last = places[i].row;
@@ -187,7 +177,7 @@ weft_status wefti_disk_rows_move(const wefti_disk_table *table, bool reads, weft
     if (!count) return WEFT_OK;
     const int64_t begin = table->begin + first * table->row_bytes,
                   end = table->begin + (last + 1) * table->row_bytes;
-    WEFT_REQUIRE(!wefti_disk_stream_records(table->file, begin, end, &unused), WEFT_E_BUG,
+    WEFT_REQUIRE(!wefti_disk_stream_records(table->file, begin, end, NULL), WEFT_E_BUG,
                  "rows at offset %lld of the file in %s are parts of records, and have no cache",
                  (long long)begin, table->file->directory);
     WEFT_TRY(wefti_disk_stream_ask(table->file, !reads, begin, end));

@@ -49,9 +49,9 @@ wefti_home wefti_rank_device_home(const wefti_rank_device *device, wefti_locatio
 int64_t wefti_rank_device_observed_peak(const wefti_rank_device *device, wefti_space space);
 /* Of the caches for rows of tables on a disk. */
 wefti_row_counts wefti_rank_device_row_counts(const wefti_rank_device *device);
-/* A later pass will look up these ids, of the input at an address of the program: those of its rows
- * that lie on a disk and that the table's cache has not are read while steps run. Nothing else
- * changes. Reads that fail are left to the pass. Needs no call of the device's thread. */
+/* A later pass will look up these ids of the input at an address of the program. If the table lies
+ * on a disk, the rows that its cache lacks are read while steps run. Nothing else changes. Reads
+ * that fail are left to the pass. The device's thread may be in a step meanwhile. */
 weft_status wefti_rank_device_ahead(wefti_rank_device *device, const wefti_program *program,
                                     wefti_location input, const int32_t *ids,
                                     int64_t count) WEFT_CHECKED;

@@ -1,9 +1,5 @@
 #include "replicate/balance.h"
 
-static bool has(wefti_servers some, int32_t server) {
-    return some & wefti_server(server);
-}
-
 wefti_loads wefti_loads_of(const wefti_shard_view *views, int32_t count) {
     wefti_loads l = {0};
     for (int32_t i = 0; i < count; i++) {
@@ -17,7 +13,7 @@ wefti_loads wefti_loads_of(const wefti_shard_view *views, int32_t count) {
 int32_t wefti_loads_order(const wefti_loads *l, wefti_servers some, int32_t *out) {
     int32_t count = 0;
     for (int32_t s = 0; s < WEFTI_SERVERS_MOST; s++) {
-        if (!has(some, s)) continue;
+        if (!wefti_has_server(some, s)) continue;
         int32_t at = count++;
         for (; at > 0 && l->held[out[at - 1]] > l->held[s]; at--) out[at] = out[at - 1];
         out[at] = s;
@@ -37,7 +33,9 @@ bool wefti_loads_move(const wefti_loads *l, const wefti_shard_view *views, int32
     int32_t found = -1;
     for (int32_t i = 0; i < count; i++) {
         const wefti_shard_view *v = &views[i];
-        if (v->primary < 0 || v->filling || !has(v->members, from) || has(v->members, to)) continue;
+        if (v->primary < 0 || v->filling || !wefti_has_server(v->members, from) ||
+            wefti_has_server(v->members, to))
+            continue;
         const bool fits = (v->primary == from) == leads;
         if (found < 0 || (fits && (views[found].primary == from) != leads)) found = i;
     }

@@ -1,9 +1,5 @@
 #include "replicate/replica.h"
 
-static bool has(wefti_servers some, int32_t server) {
-    return some & wefti_server(server);
-}
-
 wefti_replica wefti_replica_begin(int32_t me, bool has_state) {
     return (wefti_replica){.me = me, .view.primary = -1, .updates = has_state ? 0 : -1};
 }
@@ -11,7 +7,7 @@ wefti_replica wefti_replica_begin(int32_t me, bool has_state) {
 /* Whether the server that fills has all that is acknowledged, and can bring up to date each member
  * that has less than it. */
 static bool catches_up(const wefti_replica *r, int32_t s) {
-    return has(r->view.filling & r->met, s) && r->has[s] >= r->acknowledged &&
+    return wefti_has_server(r->view.filling & r->met, s) && r->has[s] >= r->acknowledged &&
            r->acknowledged >= r->filled_from;
 }
 
@@ -19,7 +15,7 @@ static bool catches_up(const wefti_replica *r, int32_t s) {
 static void acknowledge(wefti_replica *r) {
     int64_t least = r->updates;
     for (int32_t s = 0; s < WEFTI_SERVERS_MOST; s++)
-        if (s != r->me && has(r->view.members | r->caught_up, s) && r->has[s] < least)
+        if (s != r->me && wefti_has_server(r->view.members | r->caught_up, s) && r->has[s] < least)
             least = r->has[s];
     if (least > r->acknowledged) r->acknowledged = least;
     for (int32_t s = 0; s < WEFTI_SERVERS_MOST; s++)
@@ -31,16 +27,16 @@ void wefti_replica_halt(wefti_replica *r) {
 }
 
 bool wefti_replica_enter(wefti_replica *r, const wefti_shard_view *view) {
-    const bool member = has(view->members, r->me);
+    const bool member = wefti_has_server(view->members, r->me);
     r->view = *view;
     r->parts = 0;
     r->met = r->caught_up = 0;
     for (int32_t s = 0; s < WEFTI_SERVERS_MOST; s++) r->has[s] = -1;
-    r->phase = view->primary == r->me         ? WEFTI_REPLICA_LEADS
-               : member && view->primary >= 0 ? WEFTI_REPLICA_FOLLOWS
-               : member                       ? WEFTI_REPLICA_HALTED
-               : has(view->filling, r->me)    ? WEFTI_REPLICA_FILLS
-                                              : WEFTI_REPLICA_OUT;
+    r->phase = view->primary == r->me                   ? WEFTI_REPLICA_LEADS
+               : member && view->primary >= 0           ? WEFTI_REPLICA_FOLLOWS
+               : member                                 ? WEFTI_REPLICA_HALTED
+               : wefti_has_server(view->filling, r->me) ? WEFTI_REPLICA_FILLS
+                                                        : WEFTI_REPLICA_OUT;
     if (!member) r->updates = r->acknowledged = -1;
     if (r->phase == WEFTI_REPLICA_LEADS) acknowledge(r); /* all, if it is alone */
     return member;
@@ -129,8 +125,8 @@ static wefti_replica_act hears_part(wefti_replica *r, const wefti_replica_messag
 /* Its first word in this view, or since its connection was lost, says what it has not got: the
  * window has that, or else it is filled from the begin. */
 static wefti_replica_act hears_have(wefti_replica *r, int32_t from, int64_t updates) {
-    if (!has(r->view.members | r->view.filling, from)) return WEFTI_REPLICA_NOTHING;
-    const bool met = has(r->met, from);
+    if (!wefti_has_server(r->view.members | r->view.filling, from)) return WEFTI_REPLICA_NOTHING;
+    const bool met = wefti_has_server(r->met, from);
     r->met |= wefti_server(from);
     if (!met && updates < r->acknowledged) {
         r->parts = 0;

@@ -1,13 +1,9 @@
 #include "replicate/ruler.h"
 
-static int count_of(wefti_servers x) {
-    return __builtin_popcountll(x);
-}
-
 static bool is_quorum(wefti_servers some, wefti_servers voters) {
     const wefti_servers servers = voters & ~wefti_server(WEFTI_SCHEDULER);
     const wefti_servers first = servers & (~servers + 1);
-    const int have = 2 * count_of(some & voters), all = count_of(voters);
+    const int have = 2 * wefti_count_servers(some & voters), all = wefti_count_servers(voters);
     return have > all || (have == all && (some & first));
 }
 

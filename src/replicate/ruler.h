@@ -24,6 +24,13 @@ static inline wefti_servers wefti_server(int32_t number) {
     return (wefti_servers)1 << number;
 }
 
+static inline bool wefti_has_server(wefti_servers some, int32_t number) {
+    return number >= 0 && (some & wefti_server(number));
+}
+static inline int wefti_count_servers(wefti_servers some) {
+    return __builtin_popcountll(some);
+}
+
 /* A map's number. Epochs are those of schedulers; 0, 0: no map. */
 typedef struct wefti_map_id {
     int64_t epoch, count;

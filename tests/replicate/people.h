@@ -103,10 +103,6 @@ static void empty(channel *q, bool broken) {
     q->broken = broken;
 }
 
-static bool is_in(wefti_servers some, int32_t s) {
-    return some & wefti_server(s);
-}
-
 /* ---- a server ---- */
 
 static void apply(server *s, int32_t part, wefti_push push) {
@@ -122,7 +118,8 @@ static void to_replica(system_t *x, int32_t from, int32_t to, wefti_replica_mess
 static void greet(system_t *x, int32_t i) {
     const wefti_replica *r = &x->s[i].replica;
     for (int32_t k = 0; k < SERVERS; k++)
-        if (is_in(wefti_replica_greets(r), k)) to_replica(x, i, k, wefti_replica_greeting(r));
+        if (wefti_has_server(wefti_replica_greets(r), k))
+            to_replica(x, i, k, wefti_replica_greeting(r));
 }
 
 static void tell_caught_up(system_t *x, int32_t i) {
@@ -215,7 +212,7 @@ static void push(system_t *x, int32_t i, int32_t w) {
     s->push[w].updates = wefti_replica_pushes(r, p);
     for (int32_t k = 0; k < PARTS; k++) apply(s, k, p);
     for (int32_t k = 0; k < SERVERS; k++)
-        if (is_in(wefti_replica_hearers(r), k))
+        if (wefti_has_server(wefti_replica_hearers(r), k))
             to_replica(x, i, k, wefti_replica_update(r, r->updates));
 }
 
@@ -263,7 +260,7 @@ static void answer_reading(system_t *x, int32_t i) {
 
 static void say(system_t *x, int32_t i, word w) {
     const message m = {.word = w, .number = x->c.ruler.id.epoch, .map = x->c.map};
-    if (is_in(x->c.connected, i)) post(x, SCHEDULER, i, &m);
+    if (wefti_has_server(x->c.connected, i)) post(x, SCHEDULER, i, &m);
 }
 static void say_all(system_t *x, word w) {
     for (int32_t i = 0; i < SERVERS; i++) say(x, i, w);
@@ -328,7 +325,7 @@ static bool tells_updates(const scheduler *c, const message *m) {
 static void scheduler_hears(system_t *x, int32_t i) {
     scheduler *c = &x->c;
     const message m = takes(x, i, SCHEDULER);
-    if (m.word == HELLO && c->ruler.phase != WEFTI_RULER_GATHERS && !is_in(c->here, i)) {
+    if (m.word == HELLO && c->ruler.phase != WEFTI_RULER_GATHERS && !wefti_has_server(c->here, i)) {
         memset(&x->s[i], 0, sizeof x->s[i]); /* it was given up, is told so, and ends */
         return;
     }

@@ -13,10 +13,6 @@ typedef struct job {
     int32_t fills; /* shards that a server was filled with */
 } job;
 
-static int count_of(wefti_servers x) {
-    return __builtin_popcountll(x);
-}
-
 static wefti_view_facts facts_of(const job *j, const int32_t *order, int32_t count) {
     static int64_t none[WEFTI_SERVERS_MOST]; /* nobody has updates */
     return (wefti_view_facts){.here = j->here,
@@ -44,9 +40,9 @@ static void settle(job *j, int32_t shard, const wefti_shard_move *move) {
         f.caught_up = v->filling;
         wefti_shard_view next;
         if (!wefti_view_next(v, &f, &next)) return;
-        const int had = count_of(v->members & j->here);
+        const int had = wefti_count_servers(v->members & j->here);
         assert_true(next.members);
-        assert_true(count_of(next.members) >= (had < COPIES ? had : COPIES));
+        assert_true(wefti_count_servers(next.members) >= (had < COPIES ? had : COPIES));
         assert_true(next.primary < 0 || (next.members & wefti_server(next.primary)));
         j->fills += next.filling && next.filling != v->filling;
         *v = next;
@@ -79,8 +75,10 @@ static void assert_even(const job *j) {
         if (l.held[s] > most) most = l.held[s];
     }
     for (int32_t i = 0; i < SHARDS; i++)
-        assert_int_equal(count_of(j->views[i].members), count_of(all) < COPIES ? 1 : COPIES);
-    if (most > least + 1) fail_msg("%d servers hold %d to %d shards", count_of(all), least, most);
+        assert_int_equal(wefti_count_servers(j->views[i].members),
+                         wefti_count_servers(all) < COPIES ? 1 : COPIES);
+    if (most > least + 1)
+        fail_msg("%d servers hold %d to %d shards", wefti_count_servers(all), least, most);
 }
 
 static void begin(job *j, wefti_servers servers) {
@@ -123,7 +121,7 @@ static void servers_come_leave_and_die(void **state) {
             const wefti_servers one = wefti_server((int32_t)(dice >> 8 & 0xff) % 12);
             if (!(j.here & one))
                 j.here |= one;
-            else if (count_of(j.here) < 3)
+            else if (wefti_count_servers(j.here) < 3)
                 continue;
             else if (dice & 1)
                 j.here &= ~one;

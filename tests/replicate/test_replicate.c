@@ -44,19 +44,20 @@ static void notice(system_t *x, int32_t from, int32_t to) {
     } else {
         wefti_replica *r = &x->s[from].replica;
         wefti_replica_misses(r, to);
-        if (is_in(wefti_replica_greets(r), to)) to_replica(x, from, to, wefti_replica_greeting(r));
+        if (wefti_has_server(wefti_replica_greets(r), to))
+            to_replica(x, from, to, wefti_replica_greeting(r));
     }
 }
 
 static bool may_notice_death(const system_t *x, int32_t i) {
-    return !x->s[i].alive && is_in(x->c.connected, i) && !x->q[i][SCHEDULER].count;
+    return !x->s[i].alive && wefti_has_server(x->c.connected, i) && !x->q[i][SCHEDULER].count;
 }
 
 /* A silent server is given up once it knows by itself that it is not heard. */
 static bool may_give_up(const system_t *x, int32_t i) {
     const server *s = &x->s[i];
-    return is_in(x->c.here, i) && !is_in(x->c.connected, i) && !(s->alive && s->ordered) &&
-           x->c.ruler.phase != WEFTI_RULER_GATHERS;
+    return wefti_has_server(x->c.here, i) && !wefti_has_server(x->c.connected, i) &&
+           !(s->alive && s->ordered) && x->c.ruler.phase != WEFTI_RULER_GATHERS;
 }
 
 static void give_up(system_t *x, int32_t i) {
@@ -113,13 +114,13 @@ static void finished(const system_t *x) {
     }
     for (int32_t w = 0; w < most.workers; w++) assert_int_equal(x->acknowledged[w], most.pushes);
     for (int32_t i = 0; i < SERVERS; i++) {
-        if (!is_in(v->members, i)) continue;
+        if (!wefti_has_server(v->members, i)) continue;
         for (int32_t k = 0; k < PARTS; k++)
             for (int32_t w = 0; w < most.workers; w++)
                 assert_int_equal(x->s[i].part[k].last[w], most.pushes);
     }
-    const int here = __builtin_popcountll(alive & ~c->leaving);
-    assert_int_equal(__builtin_popcountll(v->members), here > most.copies ? most.copies : here);
+    const int here = wefti_count_servers(alive & ~c->leaving);
+    assert_int_equal(wefti_count_servers(v->members), here > most.copies ? most.copies : here);
 }
 
 /* Whether the receiver of a message ignores it, now and later. */
@@ -233,7 +234,8 @@ static void faults(const system_t *x) {
         const bool alive = x->s[i].alive;
         (void)follow(x, alive && x->kills < most.kills, does_kill, i, 0);
         (void)follow(x, may_read(x, i), does_read, i, 0);
-        (void)follow(x, alive && x->drains < most.drains && is_in(x->c.here, i), does_drain, i, 0);
+        (void)follow(x, alive && x->drains < most.drains && wefti_has_server(x->c.here, i),
+                     does_drain, i, 0);
         for (int32_t k = i + 1; k < NODES; k++) {
             const bool both = alive && (k == SCHEDULER ? x->s[i].connected : x->s[k].alive);
             (void)follow(x, both && x->losses < most.losses, lose, i, k);
