@@ -46,6 +46,15 @@ INLINE bool next_stretch(stretches *x, stretch *out) {
     return true;
 }
 
+/* The vectors of all stretches: `n` elements from number i of stretch s on. */
+#define FOR_STRETCHES(s, i, n, left)                                                               \
+    for (stretch s; next_stretch(left, &s);) FOR_VECTORS(i, n, s.count)
+
+/* The same numbers for a vector. */
+INLINE stretch vector_of(const stretch *s, int64_t i, int64_t n) {
+    return (stretch){s->at + i, s->from + i, n, s->ahead + i};
+}
+
 /* Prefetches an element. Beyond the end this is harmless. */
 INLINE void fetch(const float *x, int64_t i) {
     __builtin_prefetch(x + i, 1, 3);
@@ -66,23 +75,20 @@ static void sgd_task(void *context, int64_t task, int thread) {
     vf scale = vf_set1(a->grad_scale), lr = vf_set1(a->lr), decay = vf_set1(a->weight_decay);
     vf momentum = vf_set1(a->momentum), fresh = vf_set1(1.0f - a->dampening);
     stretches left = stretches_of(&a->listed, a->elements, task);
-    for (stretch s; next_stretch(&left, &s);) {
-        for (int64_t i = 0; i < s.count; i += VL) {
-            const int64_t n = min64(VL, s.count - i), at = s.at + i, from = s.from + i,
-                          ahead = s.ahead + i;
-            fetch(a->param, ahead);
-            if (a->momentum_buffer) fetch(a->momentum_buffer, ahead);
-            vf p = load_f32(a->param + at, n), g = load(a->grad, from, n) * scale;
-            g = vf_fma(decay, p, g);
-            if (a->momentum_buffer) {
-                float *buffer = a->momentum_buffer + at;
-                vf b = g;
-                if (!a->first) b = vf_fma(momentum, load_f32(buffer, n), fresh * g);
-                store_f32(buffer, b, n);
-                g = a->nesterov ? vf_fma(momentum, b, g) : b;
-            }
-            store_param(a->param, a->shadow, at, vf_fnma(lr, g, p), n);
+    FOR_STRETCHES(s, i, n, &left) {
+        const stretch x = vector_of(&s, i, n);
+        fetch(a->param, x.ahead);
+        if (a->momentum_buffer) fetch(a->momentum_buffer, x.ahead);
+        vf p = load_f32(a->param + x.at, n), g = load(a->grad, x.from, n) * scale;
+        g = vf_fma(decay, p, g);
+        if (a->momentum_buffer) {
+            float *buffer = a->momentum_buffer + x.at;
+            vf b = g;
+            if (!a->first) b = vf_fma(momentum, load_f32(buffer, n), fresh * g);
+            store_f32(buffer, b, n);
+            g = a->nesterov ? vf_fma(momentum, b, g) : b;
         }
+        store_param(a->param, a->shadow, x.at, vf_fnma(lr, g, p), n);
     }
 }
 
@@ -128,22 +134,19 @@ static void adam_task(void *context, int64_t task, int thread) {
     vf decay = vf_set1(a->decoupled ? 0.0f : a->weight_decay);
     vf zero = vf_zero(), check = vf_zero();
     stretches left = stretches_of(&a->listed, a->elements, task);
-    for (stretch s; next_stretch(&left, &s);) {
-        for (int64_t i = 0; i < s.count; i += VL) {
-            const int64_t n = min64(VL, s.count - i), at = s.at + i, from = s.from + i,
-                          ahead = s.ahead + i;
-            fetch(a->param, ahead);
-            fetch(a->m, ahead);
-            fetch(a->v, ahead);
-            if (a->grad.dtype == WEFT_F32) fetch(a->grad.data, from + AHEAD);
-            vf p = load_f32(a->param + at, n), m, v;
-            vf g = vf_fma(decay, p, load(a->grad, from, n) * scale);
-            p = p * keep;
-            moments(a->m + at, a->v + at, g, fresh1, beta2, fresh2, n, &m, &v);
-            check = vf_fma(v, zero, check);
-            vf denominator = vf_fma(vf_sqrt(v), root, eps);
-            store_param(a->param, a->shadow, at, vf_fnma(size, m / denominator, p), n);
-        }
+    FOR_STRETCHES(s, i, n, &left) {
+        const stretch x = vector_of(&s, i, n);
+        fetch(a->param, x.ahead);
+        fetch(a->m, x.ahead);
+        fetch(a->v, x.ahead);
+        if (a->grad.dtype == WEFT_F32) fetch(a->grad.data, x.from + AHEAD);
+        vf p = load_f32(a->param + x.at, n), m, v;
+        vf g = vf_fma(decay, p, load(a->grad, x.from, n) * scale);
+        p = p * keep;
+        moments(a->m + x.at, a->v + x.at, g, fresh1, beta2, fresh2, n, &m, &v);
+        check = vf_fma(v, zero, check);
+        vf denominator = vf_fma(vf_sqrt(v), root, eps);
+        store_param(a->param, a->shadow, x.at, vf_fnma(size, m / denominator, p), n);
     }
     report_overflow(check, a->overflow);
 }
@@ -162,18 +165,15 @@ static void lion_task(void *context, int64_t task, int thread) {
     vf fresh2 = vf_set1(1.0f - a->beta2), beta2 = vf_set1(a->beta2), lr = vf_set1(a->lr);
     vf keep = vf_set1(1.0f - a->lr * a->weight_decay), zero = vf_zero();
     stretches left = stretches_of(&a->listed, a->elements, task);
-    for (stretch s; next_stretch(&left, &s);) {
-        for (int64_t i = 0; i < s.count; i += VL) {
-            const int64_t n = min64(VL, s.count - i), at = s.at + i, from = s.from + i,
-                          ahead = s.ahead + i;
-            fetch(a->param, ahead);
-            fetch(a->m, ahead);
-            vf p = load_f32(a->param + at, n) * keep, g = load(a->grad, from, n) * scale;
-            vf m = load_f32(a->m + at, n), u = vf_fma(beta1, m, fresh1 * g);
-            vf step = vf_select(vm_lt(zero, u), lr, vf_select(vm_lt(u, zero), vf_neg(lr), u * lr));
-            store_f32(a->m + at, vf_fma(beta2, m, fresh2 * g), n);
-            store_param(a->param, a->shadow, at, p - step, n);
-        }
+    FOR_STRETCHES(s, i, n, &left) {
+        const stretch x = vector_of(&s, i, n);
+        fetch(a->param, x.ahead);
+        fetch(a->m, x.ahead);
+        vf p = load_f32(a->param + x.at, n) * keep, g = load(a->grad, x.from, n) * scale;
+        vf m = load_f32(a->m + x.at, n), u = vf_fma(beta1, m, fresh1 * g);
+        vf step = vf_select(vm_lt(zero, u), lr, vf_select(vm_lt(u, zero), vf_neg(lr), u * lr));
+        store_f32(a->m + x.at, vf_fma(beta2, m, fresh2 * g), n);
+        store_param(a->param, a->shadow, x.at, p - step, n);
     }
 }
 
@@ -188,19 +188,16 @@ static void adagrad_task(void *context, int64_t task, int thread) {
     vf scale = vf_set1(a->grad_scale), lr = vf_set1(a->lr), decay = vf_set1(a->weight_decay);
     vf initial = vf_set1(a->initial), eps = vf_set1(a->eps), zero = vf_zero(), check = vf_zero();
     stretches left = stretches_of(&a->listed, a->elements, task);
-    for (stretch s; next_stretch(&left, &s);) {
-        for (int64_t i = 0; i < s.count; i += VL) {
-            const int64_t n = min64(VL, s.count - i), at = s.at + i, from = s.from + i,
-                          ahead = s.ahead + i;
-            fetch(a->param, ahead);
-            fetch(a->sum, ahead);
-            vf p = load_f32(a->param + at, n), g = vf_fma(decay, p, load(a->grad, from, n) * scale);
-            vf sum = vf_fma(g, g, load_f32(a->sum + at, n));
-            store_f32(a->sum + at, sum, n);
-            check = vf_fma(sum, zero, check);
-            vf u = g / (vf_sqrt(sum + initial) + eps);
-            store_param(a->param, a->shadow, at, vf_fnma(lr, u, p), n);
-        }
+    FOR_STRETCHES(s, i, n, &left) {
+        const stretch x = vector_of(&s, i, n);
+        fetch(a->param, x.ahead);
+        fetch(a->sum, x.ahead);
+        vf p = load_f32(a->param + x.at, n), g = vf_fma(decay, p, load(a->grad, x.from, n) * scale);
+        vf sum = vf_fma(g, g, load_f32(a->sum + x.at, n));
+        store_f32(a->sum + x.at, sum, n);
+        check = vf_fma(sum, zero, check);
+        vf u = g / (vf_sqrt(sum + initial) + eps);
+        store_param(a->param, a->shadow, x.at, vf_fnma(lr, u, p), n);
     }
     report_overflow(check, a->overflow);
 }
