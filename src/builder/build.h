@@ -387,18 +387,19 @@ weft_status wefti_rows_sums(wefti_emitter *b, int32_t value, weft_body *body, in
                             int32_t *out_ids, int32_t *out_sums) WEFT_CHECKED;
 weft_status wefti_rows_update(wefti_emitter *b, int32_t value, const wefti_update_rule *rule,
                               const weft_body **out) WEFT_CHECKED;
-/* Whether an update brings the touched rows of the piece to device memory, since the table or its
- * state lies in a tier below. *out: the rows that it brings. */
+/* *buffer holds a gradient as rows, of all microbatches: replaces it by the part of one. Else it
+ * does nothing. */
+weft_status wefti_rows_of_micro(wefti_emitter *b, int32_t value, int32_t micro,
+                                int32_t *buffer) WEFT_CHECKED;
+
+/* rows_tiers.c: whether an update brings the touched rows of the piece to device memory, since the
+ * table or its state lies in a tier below. *out: the rows that it brings. */
 weft_status wefti_rows_away(const wefti_emitter *b, int32_t value, bool *out_away,
                             weft_desc *out) WEFT_CHECKED;
 /* Makes the cache that the plan gives the rows of a table and of its states on a disk, which must
  * exist by now. *out: its buffer, if the tensor has slots. */
 weft_status wefti_rows_cache(wefti_emitter *b, int32_t value, const wefti_update_rule *rule,
                              int32_t *out) WEFT_CHECKED;
-/* *buffer holds a gradient as rows, of all microbatches: replaces it by the part of one. Else it
- * does nothing. */
-weft_status wefti_rows_of_micro(wefti_emitter *b, int32_t value, int32_t micro,
-                                int32_t *buffer) WEFT_CHECKED;
 /* bring: the gradient, the value and the states of the touched rows, which lie in device memory
  * from now on. `at`: where the piece lies. return: begins to take rows back there. */
 weft_status wefti_rows_bring(wefti_emitter *b, wefti_section s, int32_t value,
@@ -407,8 +408,10 @@ weft_status wefti_rows_bring(wefti_emitter *b, wefti_section s, int32_t value,
 weft_status wefti_rows_return(wefti_emitter *b, wefti_section s, int32_t value,
                               const wefti_update_operands *at,
                               const wefti_update_operands *rows) WEFT_CHECKED;
-/* Whether a call's pass looks up rows of a table, in a tier below device memory, and reads nothing
- * else of it. Then its body has these rows in place of the table: wefti_rows_body replaces it. */
+
+/* rows_look_ups.c: whether a call's pass looks up rows of a table, in a tier below device memory,
+ * and reads nothing else of it. Then its body has these rows in place of the table: wefti_rows_body
+ * replaces it. */
 bool wefti_rows_looked_up(const wefti_emitter *b, int32_t call, int32_t value, bool backward);
 weft_status wefti_rows_body(wefti_emitter *b, const wefti_call_plan *call, bool backward,
                             const weft_body **body) WEFT_CHECKED;
@@ -468,7 +471,7 @@ enum { WEFTI_UPDATE_PARTS = 6 };
 typedef enum wefti_update_way {
     WEFTI_UPDATE_FETCHES, /* slices of it move to device memory and back, if any lies there */
     WEFTI_UPDATE_ON_HOST, /* it stays there, and the host computes */
-    WEFTI_UPDATE_BY_ROWS  /* the touched rows of a table move: rows.c */
+    WEFTI_UPDATE_BY_ROWS  /* the touched rows of a table move: rows_tiers.c */
 } wefti_update_way;
 typedef struct wefti_update_draft {
     bool known;
