@@ -47,8 +47,18 @@ static void fill_file(bed *b, uint64_t *seed) {
     ASSERT_OK(wefti_disk_stream_wait(b->file, ticket));
 }
 
+/* Opens the cache that b->o describes, for moves of as many rows. */
+static void open_cache(bed *b, int64_t rows) {
+    int64_t slot_bytes = 0;
+    for (int part = 0; part < b->o.count; part++) slot_bytes += row_bytes_of(b, part);
+    b->o.memory = malloc((size_t)wefti_disk_cache_bytes(b->o.slots, slot_bytes));
+    assert_non_null(b->o.memory);
+    ASSERT_OK(wefti_disk_cache_open(&b->o, &b->cache));
+    ASSERT_OK(wefti_disk_cache_reserve(b->cache, rows));
+}
+
 static void open_bed(bed *b, way w, uint64_t *seed) {
-    int64_t at = 4096, slot_bytes = 0;
+    int64_t at = 4096;
     assert_true(open_way(w, &b->file));
     b->o = (wefti_disk_cache_options){.count = 1 + (int)random_below(seed, 3)};
     b->rows = 1 + (int64_t)random_below(seed, MOST_ROWS);
@@ -57,16 +67,28 @@ static void open_bed(bed *b, way w, uint64_t *seed) {
         const int64_t bytes = 1 + (int64_t)random_below(seed, MOST_BYTES);
         b->o.parts[part] = (wefti_cache_table){{b->file, at, bytes}, 0, b->rows};
         at += (b->rows * bytes + 4095) / 4096 * 4096;
-        slot_bytes += bytes;
     }
     assert_true(at <= FILE_BYTES);
     b->joined = (int)random_below(seed, (uint64_t)b->o.count + 1);
     if (b->joined < b->o.count) join(b);
     fill_file(b, seed);
-    b->o.memory = malloc((size_t)wefti_disk_cache_bytes(b->o.slots, slot_bytes));
-    assert_non_null(b->o.memory);
-    ASSERT_OK(wefti_disk_cache_open(&b->o, &b->cache));
-    ASSERT_OK(wefti_disk_cache_reserve(b->cache, b->rows));
+    open_cache(b, b->rows);
+}
+
+/* Lays tables of rows of the same length into a file, as records or one behind the other. The cache
+ * has one slot; open_cache opens it. */
+static void lay_bed(bed *b, int count, int64_t rows, int64_t row_bytes, bool joined) {
+    const int64_t table_bytes = (rows * row_bytes + 4095) / 4096 * 4096;
+    uint64_t seed = 1;
+    assert_true(open_way((way){WEFTI_DISK_THREADS, true, false}, &b->file));
+    b->rows = rows;
+    b->joined = 0;
+    b->o = (wefti_disk_cache_options){.count = count, .slots = 1};
+    for (int part = 0; part < count; part++)
+        b->o.parts[part] =
+            (wefti_cache_table){{b->file, 4096 + part * table_bytes, row_bytes}, 0, rows};
+    if (joined) join(b);
+    fill_file(b, &seed);
 }
 
 static void close_bed(bed *b) {
@@ -197,9 +219,7 @@ static void test_a_cache_saves_requests(void **state) {
     free(b.o.memory);
     b.o.slots = b.rows;
     b.o.count = 1;
-    b.o.memory = malloc((size_t)wefti_disk_cache_bytes(b.o.slots, b.o.parts[0].table.row_bytes));
-    ASSERT_OK(wefti_disk_cache_open(&b.o, &b.cache));
-    ASSERT_OK(wefti_disk_cache_reserve(b.cache, b.rows));
+    open_cache(&b, b.rows);
     for (int i = 0; i < 200; i++) ASSERT_OK(move_rows(&b, true, &s));
     const wefti_row_counts before = wefti_disk_cache_counts(b.cache);
     assert_in_range(before.misses, 1, b.rows);
@@ -223,19 +243,8 @@ static int64_t requests_of_a_step(bool joined) {
     static bed b;
     static unsigned char memory[COUNT][BYTES];
     wefti_row_place places[COUNT];
-    uint64_t seed = 1;
-    assert_true(open_way((way){WEFTI_DISK_THREADS, true, false}, &b.file));
-    b.rows = ROWS;
-    b.joined = 0;
-    b.o = (wefti_disk_cache_options){.count = PARTS, .slots = 1};
-    for (int part = 0; part < PARTS; part++)
-        b.o.parts[part] = (wefti_cache_table){
-            {b.file, 4096 + (int64_t)part * (ROWS * BYTES / 4096 + 1) * 4096, BYTES}, 0, ROWS};
-    if (joined) join(&b);
-    fill_file(&b, &seed);
-    b.o.memory = malloc((size_t)wefti_disk_cache_bytes(1, (int64_t)PARTS * BYTES));
-    ASSERT_OK(wefti_disk_cache_open(&b.o, &b.cache));
-    ASSERT_OK(wefti_disk_cache_reserve(b.cache, COUNT));
+    lay_bed(&b, PARTS, ROWS, BYTES, joined);
+    open_cache(&b, COUNT);
     wefti_fault_arm(WEFTI_FAULT_IO, INT64_MAX, false, 0);
     for (int move = 0; move < 1 + 2 * PARTS; move++) { /* a look-up, reads, writes */
         for (int i = 0; i < COUNT; i++) places[i] = (wefti_row_place){3 + FAR * i, 0, memory[i]};
@@ -266,15 +275,9 @@ static void test_rows_ahead_are_no_misses(void **state) {
     static bed b;
     static unsigned char memory[COUNT][BYTES];
     wefti_row_place places[MANY];
-    uint64_t seed = 1;
-    assert_true(open_way((way){WEFTI_DISK_THREADS, true, false}, &b.file));
-    b.rows = ROWS;
-    b.o = (wefti_disk_cache_options){
-        .count = 1, .looked_up = true, .slots = 1, .parts = {{{b.file, 4096, BYTES}, 0, ROWS}}};
-    fill_file(&b, &seed);
-    b.o.memory = malloc((size_t)wefti_disk_cache_bytes(1, BYTES));
-    ASSERT_OK(wefti_disk_cache_open(&b.o, &b.cache));
-    ASSERT_OK(wefti_disk_cache_reserve(b.cache, COUNT));
+    lay_bed(&b, 1, ROWS, BYTES, false);
+    b.o.looked_up = true;
+    open_cache(&b, COUNT);
     for (int step = 0; step < STEPS; step++)
         for (int part = 0; part < 4; part++) { /* a look-up, rows ahead, an update */
             const int of = step + (part == 1),
@@ -313,17 +316,11 @@ static void test_rows_ahead_wait_for_writes(void **state) {
     wefti_disk_guard guard = {.begin = 0, .end = FILE_BYTES, .before = look_ahead_before};
     wefti_row_place place = {3, 1, memory};
     wefti_disk_ticket *ticket;
-    uint64_t seed = 1;
     written = &b;
-    assert_true(open_way((way){WEFTI_DISK_THREADS, true, false}, &b.file));
-    b.rows = ROWS;
-    b.o = (wefti_disk_cache_options){
-        .count = 1, .looked_up = true, .slots = 1, .parts = {{{b.file, 4096, BYTES}, 0, ROWS}}};
-    fill_file(&b, &seed);
-    b.o.memory = malloc((size_t)wefti_disk_cache_bytes(1, BYTES));
+    lay_bed(&b, 1, ROWS, BYTES, false);
+    b.o.looked_up = true;
     wefti_disk_stream_guard(b.file, &guard); /* it is called after the cache's own */
-    ASSERT_OK(wefti_disk_cache_open(&b.o, &b.cache));
-    ASSERT_OK(wefti_disk_cache_reserve(b.cache, 1));
+    open_cache(&b, 1);
     memset(b.image + 4096, 7, ROWS * BYTES);
     ASSERT_OK(wefti_disk_stream_write(b.file, 4096, ROWS * BYTES, b.image + 4096, &ticket));
     ASSERT_OK(wefti_disk_stream_wait(b.file, ticket));
