@@ -7,14 +7,17 @@
  *                [--threads 1] [--disk DIR [--cache BYTES] [--ahead] [--rate]] [--cpu]
  *                [--json] [--interactive]
  *
- * --disk: the table and its states lie in a file there. --cache: so many bytes of host memory keep
- * hot rows. --ahead: each step is told the next one's ids. --rate: a loop that does nothing else
- * then reads and writes blocks of 4 KiB of another file there, of the same size, in the same way.
- * `over_disk` is the median of the steps over the time that the rows of a step which were read and
- * written take at these rates. --cpu: processor seconds of steps in place of their seconds. Drawing
- * ids is not timed.
- * --interactive: the protocol of bench/peers/stepper.py. Without it the program prints each step
- * (not with --json) and, last, one JSON object.
+ * --disk         the table and its states lie in a file in DIR
+ * --cache        bytes of host memory that keep hot rows
+ * --ahead        each step is told the ids of the next one
+ * --rate         measures the disk behind the steps: a loop of nothing else reads and writes
+ *                blocks of 4 KiB of another file of the same size there
+ * --cpu          processor seconds of steps in place of seconds
+ * --interactive  the protocol of bench/peers/stepper.py
+ *
+ * Drawing ids is not timed. The program prints each step (not with --json or --interactive) and,
+ * last, one JSON object. With --rate, `disk_seconds` is the time in which the loop would move the
+ * rows of a step, and `over_disk` the median of the steps over it.
  *
  * Figures are those of the steps after the warm-up. `cached_rows` is the part of their rows, each
  * counted once for each copy of it, that were in memory. `cached_look_ups` is the part of look-ups

@@ -116,7 +116,7 @@ if(WEFT_TESTS)
     program.parameter_slices
     session.additions session.arena session.by_hand session.collectives session.devices session.experts session.graphs
     session.halo session.large_rows
-    session.limits session.masks session.misuse session.moves session.overlap session.places session.random_places session.replicas session.session session.stages session.tiers session.world session.world_failures
+    session.limits session.masks session.misuse session.moves session.overlap session.places session.random_places session.replicas session.rows session.rows_tiers session.session session.stages session.tiers session.world session.world_failures
     session.under_way session.updates infer.generate infer.generate_tiers train.run train.run_devices train.run_metrics)
   foreach(name ${fenced_tests})
     add_test(NAME fenced.${name} COMMAND ${name})

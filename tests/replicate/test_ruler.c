@@ -1,6 +1,6 @@
-/* Who may make maps, explored: schedulers that all run at once, each of which takes itself for the
- * only one, in every order of their words, any of which may be lost. All chosen maps must form one
- * line: each one knows what was decided by those before. The voters change on the way.
+/* Who may make maps, explored. Several schedulers run at once, and each takes itself for the only
+ * one. Their words come in every order, and any of them may be lost. All chosen maps must form one
+ * line: each knows what those before have decided. The voters change on the way.
  * weft-test: computes
  */
 #include "replicate/ruler.h"
