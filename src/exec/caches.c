@@ -145,11 +145,15 @@ static bool looks_up(const wefti_rank_device *d, const wefti_program *p, wefti_s
 weft_status wefti_rank_device_ahead(wefti_rank_device *d, const wefti_program *p,
                                     wefti_location input, const int32_t *ids, int64_t count) {
     wefti_disk_table table;
-    for (int s = 0; s < WEFTI_SECTIONS && d->cache_count; s++)
+    for (int s = 0; s < WEFTI_SECTIONS; s++)
         for (int32_t k = 0; k < p->step_count[s]; k++)
             if (looks_up(d, p, (wefti_section)s, k, input, &table))
                 WEFT_TRY(wefti_row_queue_ahead(d, &table, ids, count));
     return WEFT_OK;
+}
+
+bool wefti_rank_device_caches(const wefti_rank_device *d) {
+    return d->cache_count > 0;
 }
 
 wefti_row_counts wefti_rank_device_row_counts(const wefti_rank_device *d) {

@@ -47,7 +47,8 @@ wefti_home wefti_rank_device_home(const wefti_rank_device *device, wefti_locatio
                                   int64_t bytes);
 /* The highest bytes that executed steps have used of both arenas of a space, added. */
 int64_t wefti_rank_device_observed_peak(const wefti_rank_device *device, wefti_space space);
-/* Of the caches for rows of tables on a disk. */
+/* Of the caches for rows of tables on a disk, if it has any. */
+bool wefti_rank_device_caches(const wefti_rank_device *device);
 wefti_row_counts wefti_rank_device_row_counts(const wefti_rank_device *device);
 /* A later pass will look up these ids of the input at an address of the program. If the table lies
  * on a disk, the rows that its cache lacks are read while steps run. Nothing else changes. Reads

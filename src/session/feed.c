@@ -36,11 +36,12 @@ static weft_status tell_piece(const weft_session *s, const wefti_view *v, const 
     const int64_t count = wefti_region_elems(&piece->box, whole->rank);
     int32_t *here;
     if (!wefti_home_exists(&piece->home) || !count) return WEFT_OK;
+    wefti_rank_device *device = wefti_workers_device(s->workers, piece->rank);
+    if (!wefti_rank_device_caches(device)) return WEFT_OK;
     WEFT_NEW_ARRAY(here, int32_t, count);
     wefti_region_copy(&piece->box, &all, ids, &piece->box, here, whole->rank, sizeof *here);
     const weft_status status =
-        wefti_rank_device_ahead(wefti_workers_device(s->workers, piece->rank),
-                                v->programs[piece->rank], piece->at, here, count);
+        wefti_rank_device_ahead(device, v->programs[piece->rank], piece->at, here, count);
     wefti_free(here);
     return status;
 }

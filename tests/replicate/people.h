@@ -50,8 +50,16 @@ typedef struct waiting {
     content read;
 } waiting;
 
+/* How a server stands with the scheduler. */
+typedef enum stand {
+    DEAD,
+    AWAY,  /* knows that it is not connected */
+    CALLS, /* has said HELLO */
+    OBEYS  /* has heard the scheduler since */
+} stand;
+
 typedef struct server {
-    bool alive, connected, ordered; /* ordered: its connection has been accepted since it began */
+    stand stand;
     wefti_subject subject;
     map map;
     wefti_replica replica;
@@ -60,7 +68,6 @@ typedef struct server {
 } server;
 
 typedef struct scheduler {
-    bool alive;
     wefti_ruler ruler;
     map map;
     wefti_servers here, connected, leaving, caught_up;
@@ -152,7 +159,7 @@ static void hears_scheduler(system_t *x, int32_t i) {
     if (m.word == MAP) store(x, i, &m);
     if (m.word == GO) enter(x, i, &m);
     if (m.word != LEAD || !wefti_subject_obeys(&s->subject, m.number)) return;
-    s->ordered = true;
+    s->stand = OBEYS;
     message answer = {.word = PROMISE, .number = m.number, .map = s->map};
     post(x, i, SCHEDULER, &answer);
     tell_caught_up(x, i);
@@ -193,7 +200,7 @@ static void send_part(system_t *x, int32_t i) {
 /* ---- workers ---- */
 
 static bool leads(const server *s) {
-    return s->alive && s->replica.phase == WEFTI_REPLICA_LEADS;
+    return s->stand != DEAD && s->replica.phase == WEFTI_REPLICA_LEADS;
 }
 
 static bool may_push(const system_t *x, int32_t i, int32_t w) {
@@ -231,10 +238,10 @@ static void answer_push(system_t *x, int32_t i, int32_t w) {
     memset(&s->push[w], 0, sizeof s->push[w]);
 }
 
-/* Only who is connected to a scheduler may be read. */
+/* Only who hears a scheduler may be read. */
 static bool may_read(const system_t *x, int32_t i) {
     const server *s = &x->s[i];
-    return leads(s) && s->connected && s->ordered && !s->reading.is && x->reads < most.reads;
+    return leads(s) && s->stand == OBEYS && !s->reading.is && x->reads < most.reads;
 }
 
 static void read_shard(system_t *x, int32_t i) {
@@ -250,7 +257,7 @@ static void read_shard(system_t *x, int32_t i) {
 
 static void answer_reading(system_t *x, int32_t i) {
     server *s = &x->s[i];
-    const bool given = !is_void(s, &s->reading) && s->connected;
+    const bool given = !is_void(s, &s->reading) && s->stand >= CALLS;
     for (int32_t w = 0; given && w < WORKERS; w++)
         if (s->reading.read.last[w] > x->seen.last[w]) x->seen.last[w] = s->reading.read.last[w];
     memset(&s->reading, 0, sizeof s->reading);

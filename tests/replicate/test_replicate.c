@@ -23,11 +23,10 @@ static void lose(system_t *x, int32_t a, int32_t b) {
 static void kill_scheduler(system_t *x) {
     x->restarts++;
     memset(&x->c, 0, sizeof x->c);
-    x->c.alive = true; /* another one */
     x->c.map.view.primary = x->c.map.view.last = -1;
     for (int32_t i = 0; i < SERVERS; i++) {
         empty(&x->q[SCHEDULER][i], false);
-        empty(&x->q[i][SCHEDULER], x->s[i].alive);
+        empty(&x->q[i][SCHEDULER], x->s[i].stand != DEAD);
     }
 }
 
@@ -38,7 +37,7 @@ static void notice(system_t *x, int32_t from, int32_t to) {
         x->c.connected &= ~wefti_server(to);
         wefti_ruler_loses(&x->c.ruler, to);
     } else if (to == SCHEDULER) {
-        x->s[from].connected = x->s[from].ordered = false;
+        x->s[from].stand = AWAY;
     } else {
         wefti_replica *r = &x->s[from].replica;
         wefti_replica_misses(r, to);
@@ -48,14 +47,15 @@ static void notice(system_t *x, int32_t from, int32_t to) {
 }
 
 static bool may_notice_death(const system_t *x, int32_t i) {
-    return !x->s[i].alive && wefti_has_server(x->c.connected, i) && !x->q[i][SCHEDULER].count;
+    return x->s[i].stand == DEAD && wefti_has_server(x->c.connected, i) &&
+           !x->q[i][SCHEDULER].count;
 }
 
 /* A silent server is given up once it knows by itself that it is not heard. */
 static bool may_give_up(const system_t *x, int32_t i) {
     const server *s = &x->s[i];
     return wefti_has_server(x->c.here, i) && !wefti_has_server(x->c.connected, i) &&
-           !(s->alive && s->ordered) && x->c.ruler.phase != WEFTI_RULER_GATHERS;
+           s->stand != OBEYS && x->c.ruler.phase != WEFTI_RULER_GATHERS;
 }
 
 static void give_up(system_t *x, int32_t i) {
@@ -64,13 +64,12 @@ static void give_up(system_t *x, int32_t i) {
 }
 
 static bool may_come(const system_t *x, int32_t i) {
-    return x->s[i].alive && !x->s[i].connected && !x->q[i][SCHEDULER].broken &&
-           !x->q[SCHEDULER][i].broken;
+    return x->s[i].stand == AWAY && !x->q[i][SCHEDULER].broken && !x->q[SCHEDULER][i].broken;
 }
 
 static void come(system_t *x, int32_t i) {
     const message m = {.word = HELLO, .number = x->s[i].subject.epoch};
-    x->s[i].connected = true;
+    x->s[i].stand = CALLS;
     post(x, i, SCHEDULER, &m);
 }
 
@@ -133,8 +132,8 @@ static void add_waiting(seen_digest *d, const waiting *w) {
 }
 
 static void add_server(seen_digest *d, const server *s) {
-    add(d, s->alive | s->connected << 1 | s->ordered << 2);
-    if (!s->alive) return;
+    add(d, (int64_t)s->stand);
+    if (s->stand == DEAD) return;
     add(d, s->subject.epoch);
     add_id(d, s->subject.stored);
     add_map(d, &s->map);
@@ -200,7 +199,7 @@ static void finished(const system_t *x) {
     const scheduler *c = &x->c;
     const wefti_shard_view *v = &c->map.view;
     wefti_servers alive = 0;
-    for (int32_t i = 0; i < SERVERS; i++) alive |= x->s[i].alive ? wefti_server(i) : 0;
+    for (int32_t i = 0; i < SERVERS; i++) alive |= x->s[i].stand != DEAD ? wefti_server(i) : 0;
     ends++;
     if (c->ruler.phase != WEFTI_RULER_RULES || !(v->members & alive)) {
         /* Too many are lost at once: the job ends. */
@@ -315,8 +314,8 @@ static bool server_moves(const system_t *x, int32_t i) {
     moves |= follow(x, may_notice_death(x, i), notice, SCHEDULER, i);
     moves |= follow(x, may_give_up(x, i), does_give_up, i, 0);
     moves |= follow(x, may_come(x, i), does_come, i, 0);
-    moves |=
-        follow(x, s->alive && wefti_replica_has_part(&s->replica, PARTS), does_send_part, i, 0);
+    moves |= follow(x, s->stand != DEAD && wefti_replica_has_part(&s->replica, PARTS),
+                    does_send_part, i, 0);
     moves |= follow(x, may_answer(s, &s->reading), does_answer_reading, i, 0);
     for (int32_t w = 0; w < WORKERS; w++) {
         moves |= follow(x, may_push(x, i, w), push, i, w);
@@ -327,13 +326,14 @@ static bool server_moves(const system_t *x, int32_t i) {
 
 static void faults(const system_t *x) {
     for (int32_t i = 0; i < SERVERS; i++) {
-        const bool alive = x->s[i].alive;
+        const bool alive = x->s[i].stand != DEAD;
         (void)follow(x, alive && x->kills < most.kills, does_kill, i, 0);
         (void)follow(x, may_read(x, i), does_read, i, 0);
         (void)follow(x, alive && x->drains < most.drains && wefti_has_server(x->c.here, i),
                      does_drain, i, 0);
         for (int32_t k = i + 1; k < NODES; k++) {
-            const bool both = alive && (k == SCHEDULER ? x->s[i].connected : x->s[k].alive);
+            const bool both =
+                alive && (k == SCHEDULER ? x->s[i].stand >= CALLS : x->s[k].stand != DEAD);
             (void)follow(x, both && x->losses < most.losses, lose, i, k);
         }
     }
@@ -347,10 +347,10 @@ static void explore(const system_t *x) {
     bool moves = false;
     for (int32_t i = 0; i < NODES; i++)
         for (int32_t k = 0; k < NODES; k++) {
-            const bool alive = k == SCHEDULER || x->s[k].alive;
+            const bool alive = k == SCHEDULER || x->s[k].stand != DEAD;
             moves |= follow(x, alive && x->q[i][k].count, deliver, i, k);
-            moves |=
-                follow(x, x->q[i][k].broken && (i == SCHEDULER || x->s[i].alive), notice, i, k);
+            moves |= follow(x, x->q[i][k].broken && (i == SCHEDULER || x->s[i].stand != DEAD),
+                            notice, i, k);
         }
     for (int32_t i = 0; i < SERVERS; i++) moves |= server_moves(x, i);
     if (!moves) finished(x);
@@ -361,11 +361,10 @@ static void explore(const system_t *x) {
 static void begin(system_t *x) {
     memset(x, 0, sizeof *x);
     scheduler *c = &x->c;
-    c->alive = true;
     c->here = 7;
     c->map.view.primary = c->map.view.last = -1;
     for (int32_t i = 0; i < SERVERS; i++) {
-        x->s[i].alive = true;
+        x->s[i].stand = AWAY;
         x->s[i].map.view.primary = x->s[i].map.view.last = -1;
         x->s[i].replica = wefti_replica_begin(i, true);
     }
