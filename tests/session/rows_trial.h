@@ -154,13 +154,14 @@ static inline void train(weft_session *s, const trial *t) {
     }
 }
 
-/* Whether all elements differ by rounding at most: 1e-4 in f32, 1e-11 in f64. */
+/* Whether all elements differ by rounding at most. Of 101 seeds, the largest differences over
+ * 1 + |element| were 3e-8 in f32 and 1.3e-17 in f64. */
 static inline bool are_near(const void *x, const void *y, const weft_desc *desc) {
     const bool wide = desc->dtype == WEFT_F64;
     for (int64_t i = 0; i < weft_desc_elems(desc); i++) {
         const double a = wide ? ((const double *)x)[i] : (double)((const float *)x)[i],
                      b = wide ? ((const double *)y)[i] : (double)((const float *)y)[i];
-        if (!(fabs(a - b) <= (wide ? 1e-11 : 1e-4) * (1 + fabs(a)))) return false;
+        if (!(fabs(a - b) <= (wide ? 1e-15 : 1e-6) * (1 + fabs(a)))) return false;
     }
     return true;
 }
