@@ -2,18 +2,11 @@
 #ifndef WEFTI_BUILD_SPEC_H
 #define WEFTI_BUILD_SPEC_H
 
+#include "compile/update.h"
 #include "program/program.h"
 
 /* The optimizer as the program builder sees it: the ops of the update of one parameter. Supplied by
  * floor 8. */
-typedef struct wefti_update_rule {
-    const weft_op_def *op;
-    const wefti_attr *attrs; /* full table of the op */
-    int states;              /* in-place tensors after the parameter */
-    int absent;              /* optional operands left out after the states */
-    const char *state_names[4];
-    weft_desc state_descs[4];
-} wefti_update_rule;
 typedef struct wefti_optimizer_plan {
     void *context;
     weft_status (*rule)(void *context, const char *param, const weft_desc *desc,

@@ -9,51 +9,6 @@
 #include "builder/build.h"
 #include "builder/tags.h"
 
-static weft_dtype scalars_dtype(const weft_desc *param) {
-    return param->dtype == WEFT_F64 ? WEFT_F64 : WEFT_F32;
-}
-
-/* `copies`: the last result is the new value in bf16. */
-static weft_status update_body(wefti_emitter *b, const weft_desc *desc,
-                               const wefti_update_rule *rule, bool copies, weft_body **out) {
-    weft_body *body;
-    int32_t in[8], node;
-    WEFT_TRY(wefti_body_create(b->g, "update", &body));
-    weft_status status = wefti_body_input(body, *desc, WEFTI_VALUE_INPUT, "param", &in[0]);
-    for (int i = 0; i < rule->states && status == WEFT_OK; i++)
-        status = wefti_body_input(body, rule->state_descs[i], WEFTI_VALUE_INPUT,
-                                  rule->state_names[i], &in[1 + i]);
-    if (status == WEFT_OK)
-        status =
-            wefti_body_input(body, *desc, WEFTI_VALUE_INPUT, "gradient", &in[1 + rule->states]);
-    weft_desc scalars = weft_desc_of(scalars_dtype(desc), 1, (int64_t[]){WEFTI_STEP_SCALARS});
-    if (status == WEFT_OK)
-        status =
-            wefti_body_input(body, scalars, WEFTI_VALUE_INPUT, "scalars", &in[2 + rule->states]);
-    int operands = 3 + rule->states, absent = rule->absent;
-    if (absent) { /* between the states and the gradient */
-        memmove(&in[operands - 2 + absent], &in[operands - 2], 2 * sizeof in[0]);
-        for (int i = 0; i < absent; i++) in[1 + rule->states + i] = -1;
-    }
-    if (status == WEFT_OK)
-        status =
-            wefti_body_add(body, rule->op, NULL, operands + absent, in, rule->attrs, "", &node);
-    for (int o = 0; status == WEFT_OK && o < body->nodes[node].outputs; o++)
-        status = wefti_body_output(body, body->nodes[node].out[o]);
-    if (status == WEFT_OK && copies) {
-        int32_t copy;
-        status = wefti_build_node(body, "cast", 1, &body->nodes[node].out[0],
-                                  (wefti_attr[]){WEFTI_I(dtype, WEFT_BF16), {0}}, &copy);
-        if (status == WEFT_OK) status = wefti_body_output(body, copy);
-    }
-    if (status < 0) {
-        wefti_body_destroy(body);
-        return status;
-    }
-    *out = body;
-    return WEFT_OK;
-}
-
 weft_status wefti_build_intern(wefti_emitter *b, weft_body *body, const weft_body **out) {
     for (int32_t i = 0; i < b->p->body_count; i++)
         if (b->p->bodies[i]->node_count == body->node_count &&
@@ -245,7 +200,7 @@ static weft_status update_body_of(wefti_emitter *b, const weft_desc *whole, cons
         other.state_descs[i] = *here;
         other.state_descs[i].dtype = state->dtype;
     }
-    WEFT_TRY(update_body(b, here, &other, copies, &fresh));
+    WEFT_TRY(wefti_update_body(b->g, here, &other, copies, &fresh));
     return wefti_build_intern(b, fresh, out);
 }
 
@@ -267,7 +222,7 @@ weft_status wefti_update_routine(wefti_emitter *b, int32_t value, const weft_des
     } else if (rows) {
         WEFT_TRY(wefti_rows_update(b, value, rule, &body));
     } else {
-        WEFT_TRY(update_body(b, whole, rule, copies, &fresh));
+        WEFT_TRY(wefti_update_body(b->g, whole, rule, copies, &fresh));
         WEFT_TRY(wefti_build_intern(b, fresh, &body));
     }
     if (b->part && !rows) {
@@ -300,7 +255,7 @@ static weft_status call_slice(wefti_emitter *b, wefti_section s, const wefti_upd
     for (int i = 0; i < states; i++)
         wefti_build_arg(b, d, 1 + i, at->state[i].buffer, at->state[i].delta);
     wefti_build_arg(b, d, 1 + states, at->gradient.buffer, at->gradient.delta);
-    const bool f64 = scalars_dtype(&b->root->values[value].desc) == WEFT_F64;
+    const bool f64 = wefti_update_scalars(&b->root->values[value].desc) == WEFT_F64;
     wefti_build_arg(b, d, 2 + states, u->way == WEFTI_UPDATE_ON_HOST ? b->host_scalars : b->scalars,
                     f64 ? (int64_t)offsetof(wefti_step_block, f64) : 0);
     /* Results replace their operands: the op writes in place, or the routine copies the result back

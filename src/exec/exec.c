@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "exec/rank_device.h"
-#include "exec/routine_run.h"
+#include "compile/routine_run.h"
 
 /* ---- operands ---- */
 

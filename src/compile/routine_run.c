@@ -1,5 +1,5 @@
 /* Runs the instructions of a routine: kernels, copies and additions. */
-#include "exec/routine_run.h"
+#include "compile/routine_run.h"
 
 #include <stddef.h>
 
