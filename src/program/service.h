@@ -70,10 +70,6 @@ struct wefti_shard {
     const wefti_service_engine *engine;
 };
 
-/* Servers in this process: the threads of its ranks do their work. out[0..ranks-1]: one for each
- * rank, all must be destroyed. See server/local.h for the rest. */
-weft_status wefti_service_local(int32_t ranks, wefti_service **out) WEFT_CHECKED;
-
 static inline void wefti_service_destroy(wefti_service *service) {
     if (service) service->engine->destroy(service);
 }
