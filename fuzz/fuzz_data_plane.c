@@ -18,18 +18,15 @@ static void require(int holds) {
     if (!holds) abort();
 }
 
-static const unsigned char key[WEFTI_MAC_KEY] = {1, 2, 3};
+static const unsigned char key[WEFTI_CONN_KEY] = {1, 2, 3};
 
 /* No input is the answer to a challenge: it would be a forged HMAC. */
 static void strangers_answer(const uint8_t *data, size_t size) {
-    wefti_mac_peer peers[4] = {{.streams = STREAMS}, {0}, {.streams = 1}, {.streams = STREAMS}};
-    wefti_mac_side side = {.rank = 1, .size = 4, .peer = peers};
-    wefti_mac_hello hello = {.rank = 0};
-    wefti_mac_verdict verdict;
-    if (size < WEFTI_MAC_ANSWER) return;
-    memcpy(side.key, key, sizeof key);
-    require(wefti_mac_judge(&side, data, &hello, &verdict) == WEFT_OK);
-    require(verdict == WEFTI_MAC_STRANGER);
+    wefti_conn_hello hello = {.listener = {4}};
+    wefti_conn_verdict verdict;
+    if (size < WEFTI_CONN_ANSWER) return;
+    require(wefti_conn_judge(key, data, &hello, &verdict) == WEFT_OK);
+    require(verdict == WEFTI_CONN_STRANGER);
 }
 
 typedef struct side {
@@ -48,9 +45,9 @@ static side *begin(bool decrypted) {
     wefti_mac_peer_begin(&s->peer, &s->parts);
     require(wefti_mac_peer_open(&s->peer, STREAMS) == WEFT_OK);
     for (int i = 0; i < STREAMS; i++) {
-        wefti_mac_connection *c = &s->peer.connection[i];
-        require(wefti_mac_direction_open(&c->receives, key) == WEFT_OK);
-        if (decrypted) c->tls = (wefti_mac_tls *)(void *)&some_tls;
+        wefti_mac_stream *c = &s->peer.stream[i];
+        require(wefti_conn_direction_open(&c->conn.receives, key) == WEFT_OK);
+        if (decrypted) c->conn.tls = (wefti_conn_tls *)(void *)&some_tls;
     }
     for (int i = 0; i < RECEIVES; i++) {
         s->wanted[i] = (wefti_mac_request){.receives = true,
@@ -72,14 +69,14 @@ static void end(side *s) {
         require(!r->done || r->status != WEFT_OK || r->bytes <= r->room);
         require(s->memory[i][ROOM] == 0);
     }
-    for (int i = 0; i < STREAMS; i++) s->peer.connection[i].tls = NULL;
+    for (int i = 0; i < STREAMS; i++) s->peer.stream[i].conn.tls = NULL;
     wefti_mac_peer_free(&s->peer);
     wefti_mac_parts_end(&s->parts);
     wefti_free(s);
 }
 
 /* In pieces of `piece` bytes, as the network brings them. */
-static weft_status feed(wefti_mac_connection *c, const unsigned char *data, size_t bytes,
+static weft_status feed(wefti_mac_stream *c, const unsigned char *data, size_t bytes,
                         size_t piece) {
     for (size_t at = 0; at < bytes;) {
         size_t room, n = bytes - at < piece ? bytes - at : piece;
@@ -94,11 +91,11 @@ static weft_status feed(wefti_mac_connection *c, const unsigned char *data, size
             at += n;
             continue;
         }
-        if (wefti_mac_make_room(c, &room) < 0) return WEFT_E_NOMEM;
+        if (wefti_conn_make_room(&c->conn, &room) < 0) return WEFT_E_NOMEM;
         if (n > room) n = room;
         require(n > 0);
-        memcpy(c->in + c->in_used, data + at, n);
-        c->in_used += n;
+        memcpy(c->conn.in + c->conn.in_used, data + at, n);
+        c->conn.in_used += n;
         at += n;
         WEFT_TRY(wefti_mac_hear(c));
     }
@@ -108,7 +105,7 @@ static weft_status feed(wefti_mac_connection *c, const unsigned char *data, size
 /* Without the key nothing is heard. */
 static void unsigned_frames(const uint8_t *data, size_t size) {
     side *s = begin(false);
-    (void)!feed(&s->peer.connection[size % STREAMS], data, size, 1 + size / 3);
+    (void)!feed(&s->peer.stream[size % STREAMS], data, size, 1 + size / 3);
     require(!s->peer.early && !s->peer.control && !s->peer.left);
     for (int i = 0; i < RECEIVES; i++) require(!s->wanted[i].done && s->peer.going.first == NULL);
     end(s);
@@ -120,34 +117,34 @@ static void unsigned_frames(const uint8_t *data, size_t size) {
 static void frames_of_peer(const uint8_t *data, size_t size, bool decrypted) {
     enum { HEAD = 6 };
     side *s = begin(decrypted);
-    wefti_mac_direction sends[STREAMS];
-    unsigned char *frame = wefti_alloc(WEFTI_MAC_FRAME);
+    wefti_conn_direction sends[STREAMS];
+    unsigned char *frame = wefti_alloc(WEFTI_CONN_FRAME);
     require(frame != NULL);
-    for (int i = 0; i < STREAMS; i++) require(wefti_mac_direction_open(&sends[i], key) == WEFT_OK);
+    for (int i = 0; i < STREAMS; i++) require(wefti_conn_direction_open(&sends[i], key) == WEFT_OK);
     while (size >= HEAD) {
         size_t body = (size_t)data[0] | (size_t)data[1] << 8;
         uint64_t total = (uint64_t)data[4] | (uint64_t)data[5] << 8;
         int stream = (data[2] >> 4) % STREAMS;
         if (total == 65535) total = UINT64_MAX;
         if (body > size - HEAD) body = size - HEAD;
-        memset(frame, 0, WEFTI_MAC_HEADER);
+        memset(frame, 0, WEFTI_CONN_HEADER);
         frame[0] = (unsigned char)body;
         frame[1] = (unsigned char)(body >> 8);
         frame[4] = data[2] & 15;
         frame[8] = data[3];
         for (int i = 0; i < 8; i++) frame[16 + i] = (unsigned char)(total >> 8 * i);
-        memcpy(frame + WEFTI_MAC_HEADER, data + HEAD, body);
-        require(wefti_mac_sign(&sends[stream], frame, frame + WEFTI_MAC_HEADER, body,
-                               frame + WEFTI_MAC_HEADER + body) == WEFT_OK);
-        size_t whole = WEFTI_MAC_HEADER + body + (decrypted ? 0 : WEFTI_MAC_TAG);
-        weft_status status = feed(&s->peer.connection[stream], frame, whole, 1 + body / 2);
+        memcpy(frame + WEFTI_CONN_HEADER, data + HEAD, body);
+        require(wefti_conn_sign(&sends[stream], frame, frame + WEFTI_CONN_HEADER, body,
+                                frame + WEFTI_CONN_HEADER + body) == WEFT_OK);
+        size_t whole = WEFTI_CONN_HEADER + body + (decrypted ? 0 : WEFTI_CONN_TAG);
+        weft_status status = feed(&s->peer.stream[stream], frame, whole, 1 + body / 2);
         bool other = stream > 0 && frame[4] != WEFTI_MAC_PART;
         require(!other || status < 0); /* what is no part has no place on a further stream */
         if (status < 0) break;
         data += HEAD + body;
         size -= HEAD + body;
     }
-    for (int i = 0; i < STREAMS; i++) wefti_mac_direction_close(&sends[i]);
+    for (int i = 0; i < STREAMS; i++) wefti_conn_direction_close(&sends[i]);
     wefti_free(frame);
     end(s);
 }

@@ -4,6 +4,7 @@
  * forged, change no state. (weft-test: threads) */
 #include "support.h"
 
+#include <netinet/in.h>
 #include <poll.h>
 
 #include "comm/p2p/p2p.h"
@@ -106,7 +107,7 @@ static void late_connectors(void **state) {
 
 /* --- strangers: rank 0 of 2 is a transport, and this test speaks for rank 1 --- */
 
-static const unsigned char right_key[WEFTI_MAC_KEY] = "right", wrong_key[WEFTI_MAC_KEY] = "wrong";
+static const unsigned char right_key[WEFTI_CONN_KEY] = "right", wrong_key[WEFTI_CONN_KEY] = "wrong";
 
 typedef struct rank_0 {
     pthread_t thread;
@@ -168,17 +169,18 @@ static void number(unsigned char *at, uint64_t x, int bytes) {
 }
 
 /* Answers the challenge, as `said`; true: welcome. */
-static bool shake(int fd, const unsigned char *key, const wefti_mac_hello *said,
-                  wefti_mac_hello *hello, unsigned char answer[WEFTI_MAC_ANSWER]) {
-    unsigned char welcome[WEFTI_MAC_PROOF], proof[WEFTI_MAC_PROOF];
+static bool shake(int fd, const unsigned char *key, const wefti_conn_hello *said,
+                  wefti_conn_hello *hello, unsigned char answer[WEFTI_CONN_ANSWER]) {
+    unsigned char welcome[WEFTI_CONN_PROOF], proof[WEFTI_CONN_PROOF];
     *hello = *said;
-    assert_true(read_all(fd, hello->listener, WEFTI_MAC_NONCE));
-    memset(hello->connector, 3, WEFTI_MAC_NONCE);
-    wefti_mac_write_answer(hello, answer);
-    assert_int_equal(wefti_mac_prove(key, "connect", hello, answer + WEFTI_MAC_PROOF_AT), WEFT_OK);
-    assert_int_equal(send(fd, answer, WEFTI_MAC_ANSWER, MSG_NOSIGNAL), WEFTI_MAC_ANSWER);
+    assert_true(read_all(fd, hello->listener, WEFTI_CONN_NONCE));
+    memset(hello->connector, 3, WEFTI_CONN_NONCE);
+    wefti_conn_write_answer(hello, answer);
+    assert_int_equal(wefti_conn_prove(key, "connect", hello, answer + WEFTI_CONN_PROOF_AT),
+                     WEFT_OK);
+    assert_int_equal(send(fd, answer, WEFTI_CONN_ANSWER, MSG_NOSIGNAL), WEFTI_CONN_ANSWER);
     if (!read_all(fd, welcome, sizeof welcome)) return false;
-    assert_int_equal(wefti_mac_prove(key, "accept", hello, proof), WEFT_OK);
+    assert_int_equal(wefti_conn_prove(key, "accept", hello, proof), WEFT_OK);
     assert_memory_equal(welcome, proof, sizeof proof);
     return true;
 }
@@ -187,14 +189,17 @@ static bool shake(int fd, const unsigned char *key, const wefti_mac_hello *said,
  * in, and the right one does afterwards. */
 static void strangers(rank_0 *r, numbers *seed) {
     enum { NOISE = 200, SILENT = 100 };
-    static const wefti_mac_hello right = {.rank = 1}, wrong[] = {{.rank = 1, .peer = 1},
-                                                                 {.rank = 0},
-                                                                 {.rank = 2},
-                                                                 {.rank = -1},
-                                                                 {.rank = 1, .stream = SPOKEN},
-                                                                 {.rank = 1, .stream = -1}};
-    unsigned char recorded[WEFTI_MAC_ANSWER], noise[256], challenge[WEFTI_MAC_NONCE];
-    wefti_mac_hello hello;
+    static const wefti_conn_hello right = {.from.number = 1},
+                                  wrong[] = {{.from.number = 1, .to.number = 1},
+                                             {.from.number = 0},
+                                             {.from.number = 2},
+                                             {.from.number = -1},
+                                             {.from = {1, 1}},
+                                             {.from.number = 1, .to.role = 1},
+                                             {.from.number = 1, .stream = SPOKEN},
+                                             {.from.number = 1, .stream = UINT8_MAX}};
+    unsigned char recorded[WEFTI_CONN_ANSWER], noise[256], challenge[WEFTI_CONN_NONCE];
+    wefti_conn_hello hello;
     int silent[SILENT];
     int fd = call_rank_0(r);
     assert_false(shake(fd, wrong_key, &right, &hello, recorded));
@@ -206,12 +211,12 @@ static void strangers(rank_0 *r, numbers *seed) {
     }
     /* The proof is of stream 0, and the answer names stream 1. */
     fd = call_rank_0(r);
-    assert_true(read_all(fd, hello.listener, WEFTI_MAC_NONCE));
-    hello.rank = 1, hello.peer = hello.stream = 0;
-    assert_int_equal(wefti_mac_prove(right_key, "connect", &hello, recorded + WEFTI_MAC_PROOF_AT),
+    assert_true(read_all(fd, hello.listener, WEFTI_CONN_NONCE));
+    hello.from.number = 1, hello.to.number = hello.stream = 0;
+    assert_int_equal(wefti_conn_prove(right_key, "connect", &hello, recorded + WEFTI_CONN_PROOF_AT),
                      WEFT_OK);
     hello.stream = 1;
-    wefti_mac_write_answer(&hello, recorded);
+    wefti_conn_write_answer(&hello, recorded);
     assert_int_equal(send(fd, recorded, sizeof recorded, MSG_NOSIGNAL), sizeof recorded);
     assert_false(read_all(fd, challenge, 1));
     close(fd);
@@ -234,18 +239,18 @@ static void strangers(rank_0 *r, numbers *seed) {
 
 typedef struct speaker {
     int fd[SPOKEN];
-    wefti_mac_direction sends[SPOKEN];
+    wefti_conn_direction sends[SPOKEN];
 } speaker;
 
 /* Streams in any order. */
 static void join_rank_0(rank_0 *r, speaker *out) {
     for (int i = SPOKEN - 1; i >= 0; i--) {
-        unsigned char answer[WEFTI_MAC_ANSWER], up[WEFTI_MAC_PROOF];
-        wefti_mac_hello hello, said = {.rank = 1, .stream = i};
+        unsigned char answer[WEFTI_CONN_ANSWER], up[WEFTI_CONN_PROOF];
+        wefti_conn_hello hello, said = {.from.number = 1, .stream = (uint8_t)i};
         out->fd[i] = call_rank_0(r);
         assert_true(shake(out->fd[i], right_key, &said, &hello, answer));
-        assert_int_equal(wefti_mac_prove(right_key, "up", &hello, up), WEFT_OK);
-        assert_int_equal(wefti_mac_direction_open(&out->sends[i], up), WEFT_OK);
+        assert_int_equal(wefti_conn_prove(right_key, "up", &hello, up), WEFT_OK);
+        assert_int_equal(wefti_conn_direction_open(&out->sends[i], up), WEFT_OK);
     }
     pthread_join(r->thread, NULL);
     if (r->status < 0) fail_msg("rank 0 has status %d", (int)r->status);
@@ -255,7 +260,7 @@ static void leave_rank_0(rank_0 *r, speaker *s) {
     r->transport.abandon(r->transport.context);
     r->transport.close(r->transport.context);
     for (int i = 0; i < SPOKEN; i++) {
-        wefti_mac_direction_close(&s->sends[i]);
+        wefti_conn_direction_close(&s->sends[i]);
         close(s->fd[i]);
     }
     pthread_mutex_destroy(&r->lock);
@@ -269,11 +274,11 @@ static size_t seal_frame(speaker *s, int stream, const wefti_mac_part *place, we
     number(frame + 4, kind, 4);
     number(frame + 8, place->id, 8);
     number(frame + 16, place->at, 8);
-    memcpy(frame + WEFTI_MAC_HEADER, body, place->bytes);
-    assert_int_equal(wefti_mac_sign(&s->sends[stream], frame, frame + WEFTI_MAC_HEADER,
-                                    place->bytes, frame + WEFTI_MAC_HEADER + place->bytes),
+    memcpy(frame + WEFTI_CONN_HEADER, body, place->bytes);
+    assert_int_equal(wefti_conn_sign(&s->sends[stream], frame, frame + WEFTI_CONN_HEADER,
+                                     place->bytes, frame + WEFTI_CONN_HEADER + place->bytes),
                      WEFT_OK);
-    return WEFTI_MAC_HEADER + place->bytes + WEFTI_MAC_TAG;
+    return WEFTI_CONN_HEADER + place->bytes + WEFTI_CONN_TAG;
 }
 
 /* A frame of an eager message with `text`; its length. */
@@ -312,7 +317,7 @@ static void frames(void **state) {
         if (way != REPEATED) bytes = make_frame(&s, 7, "forged", frame);
         if (way == CHANGED)
             frame[(size_t)pick(&seed, 0, (int64_t)bytes - 1)] ^= (unsigned char)(1 << way);
-        if (way == TOO_LONG) number(frame, WEFTI_MAC_BODY + 1, 4);
+        if (way == TOO_LONG) number(frame, WEFTI_CONN_BODY + 1, 4);
         if (way == SHORTER) number(frame, 3, 4);
         if (way == OTHER_TAG) number(frame + 8, 8, 8);
         assert_int_equal(send(s.fd[0], frame, bytes, MSG_NOSIGNAL), bytes);
@@ -332,7 +337,7 @@ typedef struct long_message {
     rank_0 r;
     speaker s;
     wefti_mac_request request;
-    unsigned char sent[LONG], got[LONG], frame[WEFTI_MAC_HEADER + LONG + WEFTI_MAC_TAG];
+    unsigned char sent[LONG], got[LONG], frame[WEFTI_CONN_HEADER + LONG + WEFTI_CONN_TAG];
 } long_message;
 
 static weft_status test_long(long_message *l) {
@@ -341,7 +346,7 @@ static weft_status test_long(long_message *l) {
 
 /* Rank 0 has a receive for a message, which is announced with number 5. */
 static void announce(long_message *l, numbers *seed) {
-    unsigned char ready[WEFTI_MAC_HEADER + WEFTI_MAC_TAG], id[8];
+    unsigned char ready[WEFTI_CONN_HEADER + WEFTI_CONN_TAG], id[8];
     wefti_mac_part announcement = {7, LONG, 8};
     start_rank_0(&l->r);
     join_rank_0(&l->r, &l->s);
@@ -415,7 +420,7 @@ static void bad_streams(void **state) {
         wefti_mac_part half = {5, 0, LONG / 2}, rest = {5, LONG / 2, LONG / 4};
         announce(l, &seed);
         assert_true(send_frame(l, 1, &half));
-        size_t bytes = WEFTI_MAC_HEADER + half.bytes + WEFTI_MAC_TAG; /* of the frame before */
+        size_t bytes = WEFTI_CONN_HEADER + half.bytes + WEFTI_CONN_TAG; /* of the frame before */
         if (way == BEYOND) rest.bytes = LONG / 2 + 1, rest.at = LONG / 2 - 1;
         if (way == FAR) rest.at = UINT64_MAX - 5;
         if (way == OVERLAP) rest.at = 0, rest.bytes = LONG / 2 + 1;
@@ -478,7 +483,7 @@ static int end_form(void **state) {
     (void)state;
     encrypts = false;
     streams = 1;
-    wefti_mac_used = (wefti_mac_sizes){WEFTI_MAC_EAGER, 1 << 20, WEFTI_MAC_BODY};
+    wefti_mac_used = (wefti_mac_sizes){WEFTI_MAC_EAGER, 1 << 20, WEFTI_CONN_BODY};
     return 0;
 }
 #define ENCRYPTED(test)                                                                            \

@@ -66,7 +66,7 @@ typedef struct port {
 static port ports[PORTS];
 static int port_count, slow[SLOW], slow_turn;
 static uint64_t dice;
-static unsigned char data[LARGEST], key[WEFTI_MAC_KEY];
+static unsigned char data[LARGEST], key[WEFTI_CONN_KEY];
 static volatile sig_atomic_t ends;
 
 static void end(int number) {
@@ -177,14 +177,13 @@ static void make_noise(size_t bytes) {
 
 /* Right in every byte, for another challenge. */
 static void say_recorded(int fd) {
-    wefti_mac_hello hello = {.rank = (int32_t)(1 + random_number() % 3),
-                             .peer = 0,
-                             .stream = (int32_t)(random_number() % 4)};
-    unsigned char answer[WEFTI_MAC_ANSWER], challenge[WEFTI_MAC_CHALLENGE];
+    wefti_conn_hello hello = {.from.number = (int32_t)(1 + random_number() % 3),
+                              .stream = (uint8_t)(random_number() % 4)};
+    unsigned char answer[WEFTI_CONN_ANSWER], challenge[WEFTI_CONN_CHALLENGE];
     memset(hello.listener, 7, sizeof hello.listener);
     memset(hello.connector, 9, sizeof hello.connector);
-    wefti_mac_write_answer(&hello, answer);
-    if (wefti_mac_prove(key, "connect", &hello, answer + WEFTI_MAC_PROOF_AT) < 0) abort();
+    wefti_conn_write_answer(&hello, answer);
+    if (wefti_conn_prove(key, "connect", &hello, answer + WEFTI_CONN_PROOF_AT) < 0) abort();
     (void)hear(fd, challenge, sizeof challenge);
     say(fd, answer, sizeof answer);
     make_noise(100); /* and frames */
@@ -219,7 +218,7 @@ static bool attack(const port *p) {
         say(fd, data, random_number() % 16 ? 65536 : LARGEST);
         break;
     case 3: /* replayed */
-        say(fd, data, hear(fd, data, WEFTI_MAC_CHALLENGE));
+        say(fd, data, hear(fd, data, WEFTI_CONN_CHALLENGE));
         break;
     case 4:
     case 5:

@@ -32,7 +32,7 @@ static void finish_all(wefti_mac_list *l, weft_status status) {
 
 /* Nothing comes from that peer or goes to it any more. What has come is still there. */
 static void lose(wefti_mac_peer *p, const char *why) {
-    wefti_mac_connection *c = p->connection;
+    wefti_mac_stream *c = p->stream;
     if (p->lost) return;
     p->lost = true;
     (void)snprintf(p->why, sizeof p->why, "%s", why);
@@ -40,10 +40,8 @@ static void lose(wefti_mac_peer *p, const char *why) {
     finish_all(&p->announced, WEFT_E_PEER);
     finish_all(&p->wanted, WEFT_E_PEER);
     wefti_mac_parts_lose(p);
-    if (c->fd >= 0) close(c->fd);
-    c->fd = -1;
+    wefti_conn_cut(&c->conn);
     c->of = NULL;
-    c->frame_bytes = 0;
 }
 
 static weft_status tell_lost(const wefti_mac_side *s, int32_t peer) {
@@ -51,8 +49,8 @@ static weft_status tell_lost(const wefti_mac_side *s, int32_t peer) {
 }
 
 static void flush(wefti_mac_side *s, wefti_mac_peer *p) {
-    wefti_mac_connection *c = p->connection;
-    if (p->lost || !c || c->fd < 0) return;
+    wefti_mac_stream *c = p->stream;
+    if (p->lost || !c || c->conn.fd < 0) return;
     weft_status status = wefti_mac_flush(c);
     s->moved += c->moved;
     c->moved = 0;
@@ -60,8 +58,8 @@ static void flush(wefti_mac_side *s, wefti_mac_peer *p) {
 }
 
 static void read_peer(wefti_mac_side *s, wefti_mac_peer *p) {
-    if (p->lost || p->connection->fd < 0) return;
-    weft_status status = wefti_mac_read(p->connection);
+    if (p->lost || p->stream->conn.fd < 0) return;
+    weft_status status = wefti_mac_read(p->stream);
     if (status < 0)
         lose(p, weft_error_message());
     else
@@ -161,7 +159,7 @@ static void mac_cancel(void *context, void *request) {
     wefti_mac_side *s = context;
     wefti_mac_request *r = request;
     wefti_mac_peer *p = &s->peer[r->peer];
-    wefti_mac_connection *first = p->connection;
+    wefti_mac_stream *first = p->stream;
     if (is_done(r)) return;
     if (first->of == r) flush(s, p);
     bool cut = wefti_mac_parts_drop(p, r);
@@ -188,13 +186,13 @@ static uint64_t mac_moved(void *context) {
 }
 
 static bool is_there(const wefti_mac_peer *p) {
-    return p->connection && p->connection->fd >= 0;
+    return p->stream && p->stream->conn.fd >= 0;
 }
 
 static bool all_have_left(const wefti_mac_side *s) {
     for (int32_t r = 0; r < s->size; r++) {
         const wefti_mac_peer *p = &s->peer[r];
-        if (is_there(p) && (!p->left || wefti_mac_has_output(p->connection))) return false;
+        if (is_there(p) && (!p->left || wefti_conn_has_output(&p->stream->conn))) return false;
     }
     return true;
 }
@@ -217,10 +215,8 @@ static void mac_close(void *context) {
     if (s->peer && s->poller >= 0) say_leave(s);
     wefti_mac_workers_stop(s);
     for (int32_t r = 0; s->peer && r < s->size; r++) wefti_mac_peer_free(&s->peer[r]);
-    if (s->listener >= 0) close(s->listener);
     if (s->poller >= 0) close(s->poller);
-    wefti_mac_tls_destroy(s->tls);
-    explicit_bzero(s->key, sizeof s->key);
+    wefti_conn_keys_close(&s->keys);
     wefti_free(s->peer);
     if (s->has_parts) wefti_mac_parts_end(&s->parts);
     wefti_free(s);
@@ -233,16 +229,17 @@ static weft_status open_side(wefti_mac_side *s, const wefti_mac_options *o) {
     WEFT_NEW_ARRAY(s->peer, wefti_mac_peer, s->size);
     for (int32_t r = 0; r < s->size; r++) wefti_mac_peer_begin(&s->peer[r], &s->parts);
     int32_t streams = o->streams ? o->streams : 1;
-    if (o->encrypts) WEFT_TRY(wefti_mac_tls_create(s->size * streams, &s->tls));
+    WEFT_TRY(wefti_conn_keys_open(&s->keys, o->key, o->encrypts, s->size * streams));
     WEFT_TRY(wefti_mac_connect_all(s, o));
     s->poller = epoll_create1(EPOLL_CLOEXEC);
     WEFT_REQUIRE(s->poller >= 0, WEFT_E_IO, "no event queue: %s", strerror(errno));
     for (int32_t r = 0; r < s->size; r++) {
-        if (r != s->rank) WEFT_TRY(wefti_mac_watch(s->peer[r].connection, s->poller, (uint64_t)r));
+        wefti_mac_peer *p = &s->peer[r];
+        if (r != s->rank) WEFT_TRY(wefti_conn_watch(&p->stream->conn, s->poller, (uint64_t)r));
     }
     WEFT_TRY(wefti_mac_workers_start(s));
     /* The first frames may have come with the end of TLS's handshake: no event tells of them. */
-    for (int32_t r = 0; s->tls && r < s->size; r++)
+    for (int32_t r = 0; s->keys.tls && r < s->size; r++)
         if (r != s->rank) read_peer(s, &s->peer[r]);
     return WEFT_OK;
 }
@@ -258,8 +255,7 @@ weft_status wefti_mac_transport(const wefti_mac_options *o, weft_transport *out)
     s->rank = o->rank;
     s->size = o->size;
     s->exchange = o->exchange;
-    s->listener = s->poller = -1;
-    memcpy(s->key, o->key, sizeof s->key);
+    s->poller = -1;
     weft_status status = open_side(s, o);
     if (status < 0) {
         mac_close(s);

@@ -3,87 +3,18 @@
 #ifndef WEFTI_MAC_H
 #define WEFTI_MAC_H
 
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/socket.h>
 
+#include "comm/connection/connection.h"
 #include "comm/transport/transport.h"
 
 enum {
-    WEFTI_MAC_KEY = 32,
-    WEFTI_MAC_NONCE = 32,
-    WEFTI_MAC_PROOF = 32,
-    WEFTI_MAC_TAG = 16,
-    WEFTI_MAC_HEADER = 24,
-    WEFTI_MAC_BODY = 256 << 10,               /* at most, of a frame */
-    WEFTI_MAC_TLS_BODY = WEFTI_MAC_BODY - 24, /* sent at most in the form `tls`: whole records */
-    WEFTI_MAC_EAGER = 64 << 10,               /* at most, of a message that is not announced */
-    WEFTI_MAC_STREAMS = 16,                   /* of a pair, at most */
-    WEFTI_MAC_CHALLENGE = WEFTI_MAC_NONCE,
-    WEFTI_MAC_ANSWER = WEFTI_MAC_NONCE + 12 + WEFTI_MAC_PROOF,
-    WEFTI_MAC_FRAME = WEFTI_MAC_HEADER + WEFTI_MAC_BODY + WEFTI_MAC_TAG
+    WEFTI_MAC_EAGER = 64 << 10, /* at most, of a message that is not announced */
+    WEFTI_MAC_STREAMS = 16      /* of a pair, at most */
 };
-
-/* --- mac_keys.c: proofs and tags --- */
-
-typedef struct wefti_mac_hello { /* what both sides prove */
-    unsigned char listener[WEFTI_MAC_NONCE], connector[WEFTI_MAC_NONCE];
-    int32_t rank, peer; /* of the connector, of the listener */
-    int32_t stream;     /* number of the connection among those of the pair */
-} wefti_mac_hello;
-/* The answer to a challenge, as it is sent, but its proof. */
-void wefti_mac_write_answer(const wefti_mac_hello *hello, unsigned char out[WEFTI_MAC_ANSWER]);
-void wefti_mac_read_answer(const unsigned char answer[WEFTI_MAC_ANSWER], wefti_mac_hello *out);
-enum { WEFTI_MAC_PROOF_AT = WEFTI_MAC_ANSWER - WEFTI_MAC_PROOF };
-
-/* `what`: "connect", "accept", "up" or "down". */
-weft_status wefti_mac_prove(const unsigned char key[WEFTI_MAC_KEY], const char *what,
-                            const wefti_mac_hello *hello,
-                            unsigned char out[WEFTI_MAC_PROOF]) WEFT_CHECKED;
-bool wefti_mac_equal(const unsigned char *a, const unsigned char *b, size_t bytes);
-weft_status wefti_mac_random(void *out, size_t bytes) WEFT_CHECKED;
-
-/* One direction of a connection. Each call takes the next number. */
-typedef struct wefti_mac_direction {
-    void *cipher;
-    uint64_t number;
-} wefti_mac_direction;
-weft_status wefti_mac_direction_open(wefti_mac_direction *s,
-                                     const unsigned char key[WEFTI_MAC_PROOF]) WEFT_CHECKED;
-void wefti_mac_direction_close(wefti_mac_direction *s);
-/* The tag over a header and a body. */
-weft_status wefti_mac_sign(wefti_mac_direction *s, const unsigned char *header, const void *body,
-                           size_t bytes, unsigned char out[WEFTI_MAC_TAG]) WEFT_CHECKED;
-
-/* --- mac_tls.c: TLS 1.3 around the frames of a connection whose two sides have proved the key.
- * Frames then carry no tags: TLS numbers and authenticates its records. --- */
-
-typedef struct wefti_mac_tls_setup wefti_mac_tls_setup; /* of all connections of a rank */
-typedef struct wefti_mac_tls wefti_mac_tls;             /* of one connection */
-weft_status wefti_mac_tls_create(int32_t connections, wefti_mac_tls_setup **out) WEFT_CHECKED;
-void wefti_mac_tls_destroy(wefti_mac_tls_setup *setup); /* after its connections; NULL is legal */
-/* `fd` stays the caller's. `key`: of this connection. */
-weft_status wefti_mac_tls_open(const wefti_mac_tls_setup *setup, int fd, bool listens,
-                               const unsigned char key[WEFTI_MAC_PROOF],
-                               wefti_mac_tls **out) WEFT_CHECKED;
-void wefti_mac_tls_close(wefti_mac_tls *t); /* NULL is legal */
-/* None of these waits. WEFT_PENDING: nothing can be done now. */
-weft_status wefti_mac_tls_shake(wefti_mac_tls *t) WEFT_CHECKED;
-/* From the beginning of a turn on, a bounded number of bytes is taken from the socket. */
-void wefti_mac_tls_begin_turn(wefti_mac_tls *t);
-weft_status wefti_mac_tls_read(wefti_mac_tls *t, void *data, size_t room,
-                               size_t *out_bytes) WEFT_CHECKED;
-/* Bytes were taken from the socket that no read has returned: no event tells of them. */
-bool wefti_mac_tls_has_input(const wefti_mac_tls *t);
-/* Encrypts into a buffer, which `flush` sends: the beginning of `head` (a frame's, or 0 bytes) and
- * of `body`. After WEFT_PENDING, the buffer is full, the next call has the same arguments. */
-weft_status wefti_mac_tls_write(wefti_mac_tls *t, const void *head, size_t head_bytes,
-                                const void *body, size_t bytes, size_t *out_bytes) WEFT_CHECKED;
-weft_status wefti_mac_tls_flush(wefti_mac_tls *t) WEFT_CHECKED;
-bool wefti_mac_tls_has_output(const wefti_mac_tls *t); /* false for NULL */
 
 /* --- the state of a transport --- */
 
@@ -134,39 +65,29 @@ typedef struct wefti_mac_control { /* READY or LEAVE, to be sent */
 typedef struct wefti_mac_peer wefti_mac_peer;
 
 /* A stream of a pair: one connection. One thread uses it: the caller's uses stream 0, a worker each
- * other one. Where that thread is a worker, `fd` changes with the lock of parts. */
-typedef struct wefti_mac_connection {
-    int fd;         /* -1: none */
-    int32_t number; /* of the stream */
+ * other one. Where that thread is a worker, conn.fd changes with the lock of parts. */
+typedef struct wefti_mac_stream {
+    wefti_conn conn;
+    int32_t number;
     wefti_mac_peer *peer;
-    wefti_mac_direction sends, receives; /* of the form without encryption */
-    wefti_mac_tls *tls;                  /* NULL: of that form */
-    int poller;                          /* of events, which give this: */
-    uint64_t name;
-    bool polls_write; /* there is output that the socket did not take */
-    uint64_t moved;   /* counts what came or went */
-    /* the frame that is being written; frame_bytes 0: none */
-    unsigned char header[WEFTI_MAC_HEADER], tag[WEFTI_MAC_TAG], id_body[8];
-    const unsigned char *body;
-    size_t body_bytes, written, frame_bytes;
-    bool part;             /* it is a part of `of`; then these change with the lock of parts: */
-    wefti_mac_request *of; /* the request that it belongs to; NULL: none */
-    bool cut;              /* that request was given up in the middle of the frame */
-    unsigned char *in;     /* the frames that are being read */
-    size_t in_used, in_room;
+    uint64_t moved;           /* counts what came or went */
+    unsigned char id_body[8]; /* of the frame that is being written; */
+    bool part;                /* it is a part of `of`; then these change with the lock of parts: */
+    wefti_mac_request *of;    /* the request that it belongs to; NULL: none */
+    bool cut;                 /* that request was given up in the middle of the frame */
     /* Of the form `tls`: the part that is being read. left: bytes that have not come; 0: none. */
     uint64_t body_id;
     size_t body_at, body_left;
-} wefti_mac_connection;
+} wefti_mac_stream;
 
 typedef struct wefti_mac_parts wefti_mac_parts;
 
 struct wefti_mac_peer {
     wefti_mac_parts *parts;
-    int32_t streams;                  /* of this pair; 0: the rank itself */
-    wefti_mac_connection *connection; /* [streams] */
-    bool lost;                        /* nothing comes or goes any more */
-    bool left;                        /* it has said LEAVE */
+    int32_t streams;          /* of this pair; 0: the rank itself */
+    wefti_mac_stream *stream; /* [streams] */
+    bool lost;                /* nothing comes or goes any more */
+    bool left;                /* it has said LEAVE */
     char why[160];
     wefti_mac_control *control, **control_last;
     wefti_mac_list sending;   /* short ones, and those to be announced, in order */
@@ -193,20 +114,16 @@ static inline void wefti_mac_finish(wefti_mac_request *r, weft_status status) {
 void wefti_mac_peer_begin(wefti_mac_peer *p, wefti_mac_parts *parts);
 weft_status wefti_mac_peer_open(wefti_mac_peer *p, int32_t streams) WEFT_CHECKED;
 void wefti_mac_peer_free(wefti_mac_peer *p);
-void wefti_mac_connection_close(wefti_mac_connection *c); /* as it was before it was opened */
 weft_status wefti_mac_add_control(wefti_mac_peer *p, wefti_mac_kind kind,
                                   uint64_t tag) WEFT_CHECKED;
-/* Room behind the received bytes: c->in + c->in_used. At most *out_bytes may come there. */
-weft_status wefti_mac_make_room(wefti_mac_connection *c, size_t *out_bytes) WEFT_CHECKED;
-/* All whole frames that were received. Of a frame nothing but its length is looked at before its
- * tag is right. Streams but the first carry parts and nothing else. */
-weft_status wefti_mac_hear(wefti_mac_connection *c) WEFT_CHECKED;
+/* All whole frames that were received. Streams but the first carry parts and nothing else. */
+weft_status wefti_mac_hear(wefti_mac_stream *c) WEFT_CHECKED;
 /* While c->body_left > 0: where the next bytes of that body go, at most *out_room. It is the memory
  * of the receive, or memory that nothing reads if the receive was cancelled. The memory stays until
  * wefti_mac_body_came, which says how many bytes came there. */
-weft_status wefti_mac_body_place(wefti_mac_connection *c, unsigned char **out, size_t *out_room,
+weft_status wefti_mac_body_place(wefti_mac_stream *c, unsigned char **out, size_t *out_room,
                                  wefti_mac_request **out_of) WEFT_CHECKED;
-void wefti_mac_body_came(wefti_mac_connection *c, wefti_mac_request *of, size_t bytes);
+void wefti_mac_body_came(wefti_mac_stream *c, wefti_mac_request *of, size_t bytes);
 /* A receive finds what came before it. False: nothing did. */
 bool wefti_mac_take_early(wefti_mac_peer *p, wefti_mac_request *r, weft_status *out);
 
@@ -231,10 +148,10 @@ weft_status wefti_mac_parts_begin(wefti_mac_parts *parts) WEFT_CHECKED;
 void wefti_mac_parts_end(wefti_mac_parts *parts);
 void wefti_mac_parts_send(wefti_mac_peer *p, wefti_mac_request *r);
 /* A part for this stream, as its frame (c->of, c->part), whose memory is held. False: none. */
-bool wefti_mac_parts_take(wefti_mac_connection *c, size_t most, wefti_mac_part *out);
+bool wefti_mac_parts_take(wefti_mac_stream *c, size_t most, wefti_mac_part *out);
 /* The memory of the frame's request stays until it is released. Fails if that was given up. */
-weft_status wefti_mac_parts_hold(wefti_mac_connection *c) WEFT_CHECKED;
-void wefti_mac_parts_release(wefti_mac_connection *c, bool whole); /* the frame is written */
+weft_status wefti_mac_parts_hold(wefti_mac_stream *c) WEFT_CHECKED;
+void wefti_mac_parts_release(wefti_mac_stream *c, bool whole); /* the frame is written */
 /* A peer to which worker `number` can send a part now; that after `last` in the list, if there are
  * several. NULL: none. The caller has the lock. */
 wefti_mac_peer *wefti_mac_parts_next(wefti_mac_parts *parts, int32_t number,
@@ -253,25 +170,22 @@ bool wefti_mac_parts_drop(wefti_mac_peer *p, wefti_mac_request *r);
 /* The peer is lost: its requests fail, and its streams but the first end. */
 void wefti_mac_parts_lose(wefti_mac_peer *p);
 /* A worker's stream has failed: it is closed. Takes this thread's error message. */
-void wefti_mac_parts_fault(wefti_mac_connection *c);
+void wefti_mac_parts_fault(wefti_mac_stream *c);
 /* False: there is none. */
 bool wefti_mac_parts_read_fault(wefti_mac_peer *p, char *out, size_t room);
 
-/* --- mac_stream.c: writes and reads one connection, as far as the socket goes along --- */
+/* --- mac_stream.c: writes and reads one stream, as far as the socket goes along --- */
 
-weft_status wefti_mac_watch(wefti_mac_connection *c, int poller, uint64_t name) WEFT_CHECKED;
-weft_status wefti_mac_flush(wefti_mac_connection *c) WEFT_CHECKED;
-weft_status wefti_mac_read(wefti_mac_connection *c) WEFT_CHECKED;
-bool wefti_mac_has_output(const wefti_mac_connection *c);
+weft_status wefti_mac_flush(wefti_mac_stream *c) WEFT_CHECKED;
+weft_status wefti_mac_read(wefti_mac_stream *c) WEFT_CHECKED;
 
 /* --- mac_workers.c: a thread for each stream but the first --- */
 
 typedef struct wefti_mac_side {
     int32_t rank, size;
-    unsigned char key[WEFTI_MAC_KEY];
+    wefti_conn_keys keys;
     wefti_exchange exchange;
-    wefti_mac_tls_setup *tls; /* NULL: without encryption */
-    int listener, poller;
+    int poller;
     wefti_mac_peer *peer; /* [size] */
     wefti_mac_parts parts;
     bool has_parts, abandoned;
@@ -286,11 +200,6 @@ void wefti_mac_workers_wake(wefti_mac_parts *parts, size_t count);
 uint64_t wefti_mac_workers_moved(const wefti_mac_parts *parts);
 
 /* --- mac_open.c: connects all pairs of ranks --- */
-
-typedef enum wefti_mac_verdict { WEFTI_MAC_STRANGER, WEFTI_MAC_KNOWN } wefti_mac_verdict;
-/* Whether a peer of higher rank has answered the challenge in hello->listener, and who it is. */
-weft_status wefti_mac_judge(const wefti_mac_side *s, const unsigned char answer[WEFTI_MAC_ANSWER],
-                            wefti_mac_hello *hello, wefti_mac_verdict *out) WEFT_CHECKED;
 
 extern int64_t wefti_mac_call_ns; /* how long a connector waits for a challenge; tests set it */
 typedef struct wefti_mac_sizes {

@@ -5,7 +5,6 @@
 #ifdef WEFT_HAVE_OPENSSL
 
 #include <string.h>
-#include <unistd.h>
 
 #include "base/io.h"
 #include "base/memory.h"
@@ -103,69 +102,49 @@ static void hear_ready(wefti_mac_peer *p, uint64_t id) {
     wefti_mac_parts_send(p, r);
 }
 
-static weft_status hear_first(wefti_mac_peer *p, const unsigned char *frame, size_t bytes) {
-    uint64_t kind = wefti_get_number(frame + 4, 4), tag = wefti_get_number(frame + 8, 8),
-             size = wefti_get_number(frame + 16, 8);
-    const unsigned char *body = frame + WEFTI_MAC_HEADER;
-    if (kind == WEFTI_MAC_READY) hear_ready(p, tag);
-    if (kind == WEFTI_MAC_LEAVE) p->left = true;
-    if (kind == WEFTI_MAC_READY || kind == WEFTI_MAC_LEAVE) return WEFT_OK;
-    bool announces = kind == WEFTI_MAC_ANNOUNCE && bytes == 8 && size < SIZE_MAX / 2;
-    bool whole = kind == WEFTI_MAC_DATA && bytes == size && size <= WEFTI_MAC_EAGER;
+static weft_status hear_first(wefti_mac_peer *p, const wefti_conn_frame *f) {
+    if (f->kind == WEFTI_MAC_READY) hear_ready(p, f->tag);
+    if (f->kind == WEFTI_MAC_LEAVE) p->left = true;
+    if (f->kind == WEFTI_MAC_READY || f->kind == WEFTI_MAC_LEAVE) return WEFT_OK;
+    uint64_t size = f->place;
+    bool announces = f->kind == WEFTI_MAC_ANNOUNCE && f->bytes == 8 && size < SIZE_MAX / 2;
+    bool whole = f->kind == WEFTI_MAC_DATA && f->bytes == size && size <= WEFTI_MAC_EAGER;
     WEFT_REQUIRE(announces || whole, WEFT_E_CORRUPT, "a frame that makes no sense");
-    wefti_mac_request *r = take_tag(&p->wanted, tag);
-    uint64_t id = announces ? wefti_get_number(body, 8) : 0;
-    if (!r) return add_early(p, tag, size, announces, id, body);
+    wefti_mac_request *r = take_tag(&p->wanted, f->tag);
+    uint64_t id = announces ? wefti_get_number(f->body, 8) : 0;
+    if (!r) return add_early(p, f->tag, size, announces, id, f->body);
     if (announces) return ask_for(p, r, id, (size_t)size);
-    deliver(r, body, bytes);
+    deliver(r, f->body, f->bytes);
     return WEFT_OK;
 }
 
-static bool is_part(const unsigned char *frame, wefti_mac_part *out) {
-    *out = (wefti_mac_part){.id = wefti_get_number(frame + 8, 8),
-                            .at = (size_t)wefti_get_number(frame + 16, 8),
-                            .bytes = (size_t)wefti_get_number(frame, 4)};
-    return wefti_get_number(frame + 4, 4) == WEFTI_MAC_PART;
+static wefti_mac_part part_of(const wefti_conn_frame *f) {
+    return (wefti_mac_part){.id = f->tag, .at = (size_t)f->place, .bytes = f->bytes};
 }
 
-static weft_status hear(wefti_mac_connection *c, const unsigned char *frame, size_t bytes) {
-    wefti_mac_part part;
-    if (is_part(frame, &part)) return hear_part(c->peer, &part, frame + WEFTI_MAC_HEADER);
+static weft_status hear(wefti_mac_stream *c, const wefti_conn_frame *f) {
+    wefti_mac_part part = part_of(f);
+    if (f->kind == WEFTI_MAC_PART) return hear_part(c->peer, &part, f->body);
     WEFT_REQUIRE(c->number == 0, WEFT_E_CORRUPT, "a frame of another stream");
-    return hear_first(c->peer, frame, bytes);
-}
-
-/* The length of the frame that begins at `frame`, with its tag. */
-static size_t whole_frame(const wefti_mac_connection *c, const unsigned char *frame) {
-    return WEFTI_MAC_HEADER + (size_t)wefti_get_number(frame, 4) + (c->tls ? 0 : WEFTI_MAC_TAG);
-}
-
-static weft_status check_tag(wefti_mac_connection *c, const unsigned char *frame, size_t bytes) {
-    unsigned char tag[WEFTI_MAC_TAG];
-    if (c->tls) return WEFT_OK; /* of the record, which was right */
-    WEFT_TRY(wefti_mac_sign(&c->receives, frame, frame + WEFTI_MAC_HEADER, bytes, tag));
-    WEFT_REQUIRE(wefti_mac_equal(tag, frame + WEFTI_MAC_HEADER + bytes, sizeof tag), WEFT_E_CORRUPT,
-                 "a message was changed on its way");
-    return WEFT_OK;
+    return hear_first(c->peer, f);
 }
 
 /* --- bodies that come in pieces: of parts, in the form `tls`. Each byte is authenticated when it
  * comes, so these bodies need not be whole. --- */
 
-/* `come` bytes of it came with the header. */
-static weft_status begin_body(wefti_mac_connection *c, const wefti_mac_part *part,
-                              const unsigned char *body, size_t come) {
-    WEFT_TRY(wefti_mac_parts_begin_one(c->peer, part));
-    c->body_id = part->id;
-    c->body_at = part->at;
-    c->body_left = part->bytes;
+static weft_status begin_body(wefti_mac_stream *c, const wefti_conn_frame *f) {
+    wefti_mac_part part = part_of(f);
+    WEFT_TRY(wefti_mac_parts_begin_one(c->peer, &part));
+    c->body_id = part.id;
+    c->body_at = part.at;
+    c->body_left = part.bytes;
     wefti_mac_request *r = wefti_mac_parts_hold_coming(c->peer, c->body_id);
-    if (r && come) memcpy(r->destination + c->body_at, body, come);
-    wefti_mac_body_came(c, r, come);
+    if (r && f->come) memcpy(r->destination + c->body_at, f->body, f->come);
+    wefti_mac_body_came(c, r, f->come);
     return WEFT_OK;
 }
 
-weft_status wefti_mac_body_place(wefti_mac_connection *c, unsigned char **out, size_t *out_room,
+weft_status wefti_mac_body_place(wefti_mac_stream *c, unsigned char **out, size_t *out_room,
                                  wefti_mac_request **out_of) {
     wefti_mac_request *r = *out_of = wefti_mac_parts_hold_coming(c->peer, c->body_id);
     if (r) {
@@ -173,13 +152,13 @@ weft_status wefti_mac_body_place(wefti_mac_connection *c, unsigned char **out, s
         *out_room = c->body_left;
         return WEFT_OK;
     }
-    WEFT_TRY(wefti_mac_make_room(c, out_room));
-    *out = c->in + c->in_used;
+    WEFT_TRY(wefti_conn_make_room(&c->conn, out_room));
+    *out = c->conn.in + c->conn.in_used;
     if (*out_room > c->body_left) *out_room = c->body_left;
     return WEFT_OK;
 }
 
-void wefti_mac_body_came(wefti_mac_connection *c, wefti_mac_request *of, size_t bytes) {
+void wefti_mac_body_came(wefti_mac_stream *c, wefti_mac_request *of, size_t bytes) {
     c->body_at += bytes;
     c->body_left -= bytes;
     if (of) wefti_mac_parts_came(c->peer, of, bytes);
@@ -187,47 +166,18 @@ void wefti_mac_body_came(wefti_mac_connection *c, wefti_mac_request *of, size_t 
 
 /* --- */
 
-weft_status wefti_mac_hear(wefti_mac_connection *c) {
+weft_status wefti_mac_hear(wefti_mac_stream *c) {
     size_t at = 0;
-    while (c->in_used - at >= WEFTI_MAC_HEADER) {
-        const unsigned char *frame = c->in + at;
-        size_t bytes = (size_t)wefti_get_number(frame, 4), whole = whole_frame(c, frame);
-        wefti_mac_part part;
-        WEFT_REQUIRE(bytes <= WEFTI_MAC_BODY, WEFT_E_CORRUPT, "a frame that is too long");
-        if (c->tls && is_part(frame, &part)) {
-            size_t come = c->in_used - at - WEFTI_MAC_HEADER;
-            if (come > bytes) come = bytes;
-            WEFT_TRY(begin_body(c, &part, frame + WEFTI_MAC_HEADER, come));
-            at += WEFTI_MAC_HEADER + come;
-            continue;
-        }
-        if (c->in_used - at < whole) break;
-        WEFT_TRY(check_tag(c, frame, bytes));
-        at += whole;
-        WEFT_TRY(hear(c, frame, bytes));
+    wefti_conn_frame f;
+    weft_status status;
+    while ((status = wefti_conn_next(&c->conn, at, &f)) == WEFT_OK) {
+        bool goes_on = c->conn.tls && f.kind == WEFTI_MAC_PART;
+        if (!goes_on && f.come < f.bytes) break;
+        at += goes_on ? WEFTI_CONN_HEADER + f.come : f.whole;
+        WEFT_TRY(goes_on ? begin_body(c, &f) : hear(c, &f));
     }
-    if (at > 0) memmove(c->in, c->in + at, c->in_used - at);
-    c->in_used -= at;
-    return WEFT_OK;
-}
-
-/* Memory grows with received bytes, not with announced ones. A long frame is read to its end and no
- * further, so that little has to be moved to the front. */
-weft_status wefti_mac_make_room(wefti_mac_connection *c, size_t *out_bytes) {
-    enum { FIRST = 65536, MOST = WEFTI_MAC_FRAME + FIRST };
-    if (c->in_used == c->in_room) {
-        size_t room = c->in_room ? 2 * c->in_room : FIRST;
-        if (room > MOST) room = MOST;
-        unsigned char *grown = wefti_realloc(c->in, room);
-        WEFT_REQUIRE(grown, WEFT_E_NOMEM, "no memory for %zu received bytes", room);
-        c->in = grown;
-        c->in_room = room;
-    }
-    *out_bytes = c->in_room - c->in_used;
-    if (c->in_used >= WEFTI_MAC_HEADER) {
-        size_t whole = whole_frame(c, c->in);
-        if (whole > FIRST && whole - c->in_used < *out_bytes) *out_bytes = whole - c->in_used;
-    }
+    if (status < 0) return status;
+    wefti_conn_forget(&c->conn, at);
     return WEFT_OK;
 }
 
@@ -266,28 +216,19 @@ void wefti_mac_peer_begin(wefti_mac_peer *p, wefti_mac_parts *parts) {
 }
 
 weft_status wefti_mac_peer_open(wefti_mac_peer *p, int32_t streams) {
-    WEFT_NEW_ARRAY(p->connection, wefti_mac_connection, streams);
+    WEFT_NEW_ARRAY(p->stream, wefti_mac_stream, streams);
     p->streams = streams;
     for (int32_t i = 0; i < streams; i++)
-        p->connection[i] = (wefti_mac_connection){.fd = -1, .number = i, .peer = p, .poller = -1};
+        p->stream[i] = (wefti_mac_stream){.conn = WEFTI_CONN_NONE, .number = i, .peer = p};
     return WEFT_OK;
-}
-
-void wefti_mac_connection_close(wefti_mac_connection *c) {
-    wefti_mac_tls_close(c->tls);
-    if (c->fd >= 0) close(c->fd);
-    wefti_mac_direction_close(&c->sends);
-    wefti_mac_direction_close(&c->receives);
-    wefti_free(c->in);
-    *c = (wefti_mac_connection){.fd = -1, .number = c->number, .peer = c->peer, .poller = -1};
 }
 
 void wefti_mac_peer_free(wefti_mac_peer *p) {
     for (wefti_mac_early *e; (e = p->early); wefti_free(e)) p->early = e->next;
     for (wefti_mac_control *c; (c = p->control); wefti_free(c)) p->control = c->next;
-    for (int32_t i = 0; i < p->streams; i++) wefti_mac_connection_close(&p->connection[i]);
-    wefti_free(p->connection);
-    p->connection = NULL;
+    for (int32_t i = 0; i < p->streams; i++) wefti_conn_close(&p->stream[i].conn);
+    wefti_free(p->stream);
+    p->stream = NULL;
     p->streams = 0;
 }
 

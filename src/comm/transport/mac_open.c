@@ -6,41 +6,21 @@
 #ifdef WEFT_HAVE_OPENSSL
 
 #include <errno.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
-#include <netinet/tcp.h>
-#include <poll.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/io.h"
 #include "base/memory.h"
 
-enum {
-    /* Connections that have not proved the key; a further one pushes out the oldest. */
-    MAC_STRANGERS = 256,
-    ACCEPTS = 8, /* before others have their turn */
-    POLL_MS = 50
-};
-/* A listener gives a connection 5 s for its proof. A connector gives it up only before its proof:
- * afterwards the listener may take it for open, however long this process has stood still. */
-static const int64_t stranger_ns = 5000000000, pause_ns = 20000000;
+enum { POLL_MS = 50, OPENING_EVENTS = 64 };
+static const int64_t pause_ns = 20000000;
+/* A connector gives a connection up only before its proof: afterwards the listener may take it for
+ * open, however long this process has stood still. */
 int64_t wefti_mac_call_ns = 30000000000;
-
-/* A connection before it is open. */
-typedef struct mac_shake {
-    int fd; /* -1: none */
-    enum { CALLING, CHALLENGED, ANSWERED, SECURING } state;
-    int32_t peer, stream; /* of a call */
-    bool listens;         /* of a connection that TLS secures */
-    wefti_mac_tls *tls;
-    int64_t since_ns;
-    wefti_mac_hello hello;
-    unsigned char in[WEFTI_MAC_ANSWER];
-    size_t used;
-} mac_shake;
 
 typedef struct mac_entry {
     struct sockaddr_storage at;
@@ -53,11 +33,8 @@ typedef struct mac_opening {
     wefti_mac_side *s;
     const wefti_mac_options *o;
     mac_entry *entry; /* [size] */
-    mac_shake stranger[MAC_STRANGERS];
-    mac_shake *call; /* [calls]: to the lower ranks, for each stream */
-    int32_t calls;
-    struct pollfd *polled; /* [1 + MAC_STRANGERS + calls] */
-    mac_shake **shake_of;  /* as polled */
+    wefti_conn_port port;
+    int poller; /* of the port, named 0, and of connections that open, named by their place */
 } mac_opening;
 
 static weft_status own_address(const char *interface, mac_entry *out) {
@@ -79,16 +56,21 @@ static weft_status own_address(const char *interface, mac_entry *out) {
     return WEFT_OK;
 }
 
-static weft_status start_listening(wefti_mac_side *s, const char *interface, mac_entry *out) {
+static weft_status start_listening(mac_opening *m, mac_entry *out) {
+    const char *interface = m->o->interface;
+    char why[160];
     WEFT_TRY(own_address(interface, out));
-    socklen_t bytes = sizeof out->at;
-    s->listener = socket(out->at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    bool good = s->listener >= 0 &&
-                bind(s->listener, (const struct sockaddr *)&out->at, out->bytes) == 0 &&
-                listen(s->listener, 1024) == 0 &&
-                getsockname(s->listener, (struct sockaddr *)&out->at, &bytes) == 0;
-    WEFT_REQUIRE(good, WEFT_E_IO, "cannot listen on the network interface '%s': %s", interface,
-                 strerror(errno));
+    wefti_conn_who me = {.number = m->s->rank};
+    struct epoll_event e = {.events = EPOLLIN, .data.u64 = 0};
+    weft_status status =
+        wefti_conn_port_open(&m->port, me, &m->s->keys, &out->at, (socklen_t)out->bytes);
+    if (status >= 0) {
+        m->poller = epoll_create1(EPOLL_CLOEXEC);
+        if (m->poller < 0 || epoll_ctl(m->poller, EPOLL_CTL_ADD, m->port.poller, &e) != 0)
+            status = WEFT_RAISE(WEFT_E_IO, "no event queue: %s", strerror(errno));
+    }
+    (void)snprintf(why, sizeof why, "%s", weft_error_message());
+    WEFT_REQUIRE(status >= 0, WEFT_E_IO, "the network interface '%s': %s", interface, why);
     return WEFT_OK;
 }
 
@@ -96,7 +78,7 @@ static weft_status start_listening(wefti_mac_side *s, const char *interface, mac
 static weft_status swap(mac_opening *m) {
     mac_entry mine = {.bytes = 0, .streams = m->o->streams ? m->o->streams : 1};
     wefti_mac_side *s = m->s;
-    weft_status status = start_listening(s, m->o->interface, &mine);
+    weft_status status = start_listening(m, &mine);
     if (status < 0) {
         mine.bytes = 0;
         (void)snprintf(mine.failure, sizeof mine.failure, "%s", weft_error_message());
@@ -117,166 +99,52 @@ static weft_status swap(mac_opening *m) {
     return WEFT_OK;
 }
 
-static void drop(mac_shake *k) {
-    wefti_mac_tls_close(k->tls);
-    if (k->fd >= 0) close(k->fd);
-    *k = (mac_shake){.fd = -1, .peer = k->peer, .stream = k->stream, .since_ns = wefti_now_ns()};
-}
-
-static bool say(const mac_shake *k, const void *data, size_t bytes) {
-    return send(k->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
-}
-
-/* True: all `wanted` bytes are there. */
-static bool have(mac_shake *k, size_t wanted) {
-    ssize_t n = recv(k->fd, k->in + k->used, wanted - k->used, MSG_DONTWAIT);
-    if (n > 0) k->used += (size_t)n;
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) drop(k);
-    return k->fd >= 0 && k->used == wanted;
-}
-
-static weft_status make_directions(mac_opening *m, const mac_shake *k, wefti_mac_connection *c,
-                                   bool listens) {
-    unsigned char up[WEFTI_MAC_PROOF], down[WEFTI_MAC_PROOF];
-    WEFT_TRY(wefti_mac_prove(m->s->key, "up", &k->hello, up));
-    WEFT_TRY(wefti_mac_prove(m->s->key, "down", &k->hello, down));
-    weft_status status = wefti_mac_direction_open(&c->sends, listens ? down : up);
-    if (status >= 0) status = wefti_mac_direction_open(&c->receives, listens ? up : down);
-    explicit_bzero(up, sizeof up);
-    explicit_bzero(down, sizeof down);
-    return status;
-}
-
-/* The connection is open: `listens` on this side. */
-static weft_status adopt(mac_opening *m, mac_shake *k, bool listens) {
-    wefti_mac_peer *p = &m->s->peer[listens ? k->hello.rank : k->peer];
-    wefti_mac_connection *c = &p->connection[listens ? k->hello.stream : k->stream];
-    int yes = 1;
-    /* A connection of before: its connector has given it up, since it has proved the key anew. */
-    wefti_mac_connection_close(c);
-    if (!k->tls) WEFT_TRY(make_directions(m, k, c, listens));
-    (void)setsockopt(k->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    c->fd = k->fd;
-    c->tls = k->tls;
-    k->fd = -1;
-    k->tls = NULL;
-    return WEFT_OK;
-}
-
-static weft_status secure(mac_opening *m, mac_shake *k) {
-    weft_status status = wefti_mac_tls_shake(k->tls);
-    if (status < 0) drop(k);
-    return status == WEFT_OK ? adopt(m, k, k->listens) : WEFT_OK;
-}
-
-/* Both sides have proved the key. */
-static weft_status proved(mac_opening *m, mac_shake *k, bool listens) {
-    unsigned char key[WEFTI_MAC_PROOF];
-    if (!m->s->tls) return adopt(m, k, listens);
-    WEFT_TRY(wefti_mac_prove(m->s->key, "tls", &k->hello, key));
-    weft_status status = wefti_mac_tls_open(m->s->tls, k->fd, listens, key, &k->tls);
-    explicit_bzero(key, sizeof key);
+/* After a step of a handshake. What the other side has spoilt begins anew. An open connection is
+ * not polled: its frames are read later. */
+static weft_status settle(mac_opening *m, wefti_conn *c, weft_status status) {
+    if (wefti_conn_blames_other(status)) return WEFT_OK;
     WEFT_TRY(status);
-    k->state = SECURING;
-    k->listens = listens;
-    return secure(m, k);
+    bool opens = c->state != WEFTI_CONN_OPEN;
+    if (opens == (c->poller >= 0)) return WEFT_OK;
+    return wefti_conn_watch(c, opens ? m->poller : -1, (uint64_t)(uintptr_t)c);
 }
 
-/* --- the listening side --- */
+/* The stream of a rank that has proved to be a higher one; NULL: there is none. */
+static wefti_mac_stream *find_caller(const wefti_mac_side *s, const wefti_conn_hello *hello) {
+    int32_t rank = hello->from.number;
+    bool good = hello->from.role == 0 && rank > s->rank && rank < s->size &&
+                hello->stream < s->peer[rank].streams;
+    return good ? &s->peer[rank].stream[hello->stream] : NULL;
+}
 
-/* A free place, or that of the oldest connection without a proof; NULL: all have one. */
-static mac_shake *find_place(mac_opening *m) {
-    mac_shake *oldest = NULL;
-    for (int i = 0; i < MAC_STRANGERS; i++) {
-        mac_shake *k = &m->stranger[i];
-        if (k->fd < 0) return k;
-        if (k->state == CHALLENGED && (!oldest || k->since_ns < oldest->since_ns)) oldest = k;
+static weft_status let_in(mac_opening *m) {
+    weft_status status;
+    wefti_conn came;
+    while ((status = wefti_conn_port_next(&m->port, &came)) == WEFT_OK) {
+        wefti_mac_stream *c = find_caller(m->s, &came.hello);
+        if (!c) {
+            wefti_conn_close(&came);
+            continue;
+        }
+        /* A connection of before: its connector has given it up, since it has proved the key anew.
+         */
+        wefti_conn_close(&c->conn);
+        c->conn = came;
+        WEFT_TRY(settle(m, &c->conn, wefti_conn_welcome(&c->conn, &m->s->keys)));
     }
-    return oldest;
+    return status < 0 ? status : WEFT_OK;
 }
 
-/* False: there is none. */
-static bool take_stranger(mac_opening *m) {
-    int fd = accept4(m->s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0) return false;
-    mac_shake *k = find_place(m);
-    if (!k) {
-        close(fd);
-        return true;
-    }
-    drop(k);
-    k->fd = fd;
-    k->state = CHALLENGED;
-    if (wefti_mac_random(k->hello.listener, WEFTI_MAC_NONCE) < 0 ||
-        !say(k, k->hello.listener, WEFTI_MAC_NONCE))
-        drop(k);
-    return true;
+static weft_status call_again(mac_opening *m, int32_t peer, int32_t stream, int64_t now) {
+    wefti_conn *c = &m->s->peer[peer].stream[stream].conn;
+    const mac_entry *to = &m->entry[peer];
+    if (c->state == WEFTI_CONN_CALLING && now - c->since_ns > wefti_mac_call_ns)
+        wefti_conn_close(c);
+    if (c->state != WEFTI_CONN_CLOSED || now - c->since_ns < pause_ns) return WEFT_OK;
+    wefti_conn_hello hello = {
+        .from.number = m->s->rank, .to.number = peer, .stream = (uint8_t)stream};
+    return settle(m, c, wefti_conn_call(c, &to->at, (socklen_t)to->bytes, &hello));
 }
-
-weft_status wefti_mac_judge(const wefti_mac_side *s, const unsigned char answer[WEFTI_MAC_ANSWER],
-                            wefti_mac_hello *hello, wefti_mac_verdict *out) {
-    unsigned char proof[WEFTI_MAC_PROOF];
-    wefti_mac_read_answer(answer, hello);
-    WEFT_TRY(wefti_mac_prove(s->key, "connect", hello, proof));
-    bool good = wefti_mac_equal(proof, answer + WEFTI_MAC_PROOF_AT, sizeof proof) &&
-                hello->peer == s->rank && hello->rank > s->rank && hello->rank < s->size &&
-                hello->stream >= 0 && hello->stream < s->peer[hello->rank].streams;
-    *out = good ? WEFTI_MAC_KNOWN : WEFTI_MAC_STRANGER;
-    return WEFT_OK;
-}
-
-static weft_status hear_answer(mac_opening *m, mac_shake *k) {
-    unsigned char proof[WEFTI_MAC_PROOF];
-    wefti_mac_verdict verdict;
-    if (!have(k, WEFTI_MAC_ANSWER)) return WEFT_OK;
-    WEFT_TRY(wefti_mac_judge(m->s, k->in, &k->hello, &verdict));
-    if (verdict == WEFTI_MAC_KNOWN) {
-        WEFT_TRY(wefti_mac_prove(m->s->key, "accept", &k->hello, proof));
-        if (say(k, proof, sizeof proof)) return proved(m, k, true);
-    }
-    drop(k);
-    return WEFT_OK;
-}
-
-/* --- the connecting side --- */
-
-static void call(mac_opening *m, mac_shake *k, int64_t now) {
-    const mac_entry *to = &m->entry[k->peer];
-    if (now - k->since_ns < pause_ns) return;
-    drop(k);
-    k->fd = socket(to->at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (k->fd < 0) return;
-    k->state = CALLING;
-    if (connect(k->fd, (const struct sockaddr *)&to->at, to->bytes) != 0 && errno != EINPROGRESS)
-        drop(k);
-}
-
-static weft_status hear_challenge(mac_opening *m, mac_shake *k) {
-    unsigned char answer[WEFTI_MAC_ANSWER];
-    if (!have(k, WEFTI_MAC_CHALLENGE)) return WEFT_OK;
-    memcpy(k->hello.listener, k->in, WEFTI_MAC_NONCE);
-    WEFT_TRY(wefti_mac_random(k->hello.connector, WEFTI_MAC_NONCE));
-    k->hello.rank = m->s->rank;
-    k->hello.peer = k->peer;
-    k->hello.stream = k->stream;
-    wefti_mac_write_answer(&k->hello, answer);
-    WEFT_TRY(wefti_mac_prove(m->s->key, "connect", &k->hello, answer + WEFTI_MAC_PROOF_AT));
-    k->used = 0;
-    k->state = ANSWERED;
-    if (!say(k, answer, sizeof answer)) drop(k);
-    return WEFT_OK;
-}
-
-static weft_status hear_welcome(mac_opening *m, mac_shake *k) {
-    unsigned char proof[WEFTI_MAC_PROOF];
-    if (!have(k, WEFTI_MAC_PROOF)) return WEFT_OK;
-    WEFT_TRY(wefti_mac_prove(m->s->key, "accept", &k->hello, proof));
-    if (wefti_mac_equal(proof, k->in, sizeof proof)) return proved(m, k, false);
-    drop(k);
-    return WEFT_OK;
-}
-
-/* --- both --- */
 
 /* Ranks that do not have all their streams. */
 static int missing(const mac_opening *m) {
@@ -284,68 +152,24 @@ static int missing(const mac_opening *m) {
     for (int32_t r = 0; r < m->s->size; r++) {
         const wefti_mac_peer *p = &m->s->peer[r];
         bool all = true;
-        for (int32_t i = 0; i < p->streams; i++) all = all && p->connection[i].fd >= 0;
+        for (int32_t i = 0; i < p->streams; i++)
+            all = all && p->stream[i].conn.state == WEFTI_CONN_OPEN;
         count += !all;
     }
     return count;
 }
 
-static void watch(mac_opening *m, mac_shake *k, nfds_t *count) {
-    bool writes = wefti_mac_tls_has_output(k->tls);
-    m->shake_of[*count] = k;
-    m->polled[(*count)++] =
-        (struct pollfd){.fd = k->fd, .events = (short)(POLLIN | (writes ? POLLOUT : 0))};
-}
-
-static weft_status go_on(mac_opening *m, mac_shake *k) {
-    switch (k->state) {
-    case CHALLENGED:
-        return hear_answer(m, k);
-    case CALLING:
-        return hear_challenge(m, k);
-    case ANSWERED:
-        return hear_welcome(m, k);
-    default:
-        return secure(m, k);
-    }
-}
-
 static weft_status turn(mac_opening *m) {
+    struct epoll_event events[OPENING_EVENTS];
     int64_t now = wefti_now_ns();
-    nfds_t count = 1;
-    m->polled[0] = (struct pollfd){.fd = m->s->listener, .events = POLLIN};
-    for (int i = 0; i < MAC_STRANGERS; i++) {
-        mac_shake *k = &m->stranger[i];
-        if (k->fd >= 0 && k->state == CHALLENGED && now - k->since_ns > stranger_ns) drop(k);
-        if (k->fd >= 0) watch(m, k, &count);
-    }
-    for (int32_t i = 0; i < m->calls; i++) {
-        mac_shake *k = &m->call[i];
-        if (m->s->peer[k->peer].connection[k->stream].fd >= 0) continue;
-        if (k->fd >= 0 && k->state == CALLING && now - k->since_ns > wefti_mac_call_ns) drop(k);
-        if (k->fd < 0) call(m, k, now);
-        if (k->fd >= 0) watch(m, k, &count);
-    }
-    if (poll(m->polled, count, POLL_MS) <= 0) return WEFT_OK;
-    for (nfds_t i = 1; i < count; i++) {
-        mac_shake *k = m->shake_of[i];
-        if (!m->polled[i].revents) continue;
-        WEFT_TRY(go_on(m, k));
-    }
-    for (int i = 0; i < ACCEPTS && m->polled[0].revents && take_stranger(m); i++) continue;
-    return WEFT_OK;
-}
-
-static weft_status make_calls(mac_opening *m) {
-    int32_t count = 0;
-    for (int32_t r = 0; r < m->s->rank; r++) m->calls += m->s->peer[r].streams;
-    WEFT_NEW_ARRAY(m->call, mac_shake, m->calls + 1);
     for (int32_t r = 0; r < m->s->rank; r++)
-        for (int32_t i = 0; i < m->s->peer[r].streams; i++)
-            m->call[count++] = (mac_shake){.fd = -1, .peer = r, .stream = i};
-    WEFT_NEW_ARRAY(m->polled, struct pollfd, m->calls + MAC_STRANGERS + 1);
-    WEFT_NEW_ARRAY(m->shake_of, mac_shake *, m->calls + MAC_STRANGERS + 1);
-    return WEFT_OK;
+        for (int32_t i = 0; i < m->s->peer[r].streams; i++) WEFT_TRY(call_again(m, r, i, now));
+    int count = epoll_wait(m->poller, events, OPENING_EVENTS, POLL_MS);
+    for (int i = 0; i < count; i++) {
+        wefti_conn *c = (wefti_conn *)(uintptr_t)events[i].data.u64;
+        if (c && c->fd >= 0) WEFT_TRY(settle(m, c, wefti_conn_shake(c, &m->s->keys)));
+    }
+    return let_in(m);
 }
 
 static weft_status meet(mac_opening *m) {
@@ -353,7 +177,6 @@ static weft_status meet(mac_opening *m) {
     int left;
     WEFT_NEW_ARRAY(m->entry, mac_entry, m->s->size);
     WEFT_TRY(swap(m));
-    WEFT_TRY(make_calls(m));
     while ((left = missing(m)) > 0) {
         WEFT_REQUIRE(!m->o->goes_on || m->o->goes_on(m->o->context), WEFT_E_PEER,
                      "the job failed while ranks connected");
@@ -370,16 +193,11 @@ weft_status wefti_mac_connect_all(wefti_mac_side *s, const wefti_mac_options *o)
     WEFT_NEW(m, mac_opening);
     m->s = s;
     m->o = o;
-    for (int i = 0; i < MAC_STRANGERS; i++) m->stranger[i].fd = -1;
+    m->poller = m->port.fd = m->port.poller = -1;
     weft_status status = meet(m);
-    for (int i = 0; i < MAC_STRANGERS; i++) drop(&m->stranger[i]);
-    for (int32_t i = 0; m->call && i < m->calls; i++) drop(&m->call[i]);
-    if (s->listener >= 0) close(s->listener);
-    s->listener = -1;
+    wefti_conn_port_close(&m->port);
+    if (m->poller >= 0) close(m->poller);
     wefti_free(m->entry);
-    wefti_free(m->call);
-    wefti_free(m->polled);
-    wefti_free(m->shake_of);
     wefti_free(m);
     return status;
 }

@@ -7,11 +7,10 @@
 
 #include <stdio.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 /* From 1 MiB on, the time of four frames, a worker's wake-up is short beside the message. */
 wefti_mac_sizes wefti_mac_used = {
-    .eager = WEFTI_MAC_EAGER, .split = 1 << 20, .part = WEFTI_MAC_BODY};
+    .eager = WEFTI_MAC_EAGER, .split = 1 << 20, .part = WEFTI_CONN_BODY};
 
 weft_status wefti_mac_parts_begin(wefti_mac_parts *parts) {
     *parts = (wefti_mac_parts){0};
@@ -70,7 +69,7 @@ static wefti_mac_request *find_part(const wefti_mac_peer *p, int32_t number) {
     return r;
 }
 
-bool wefti_mac_parts_take(wefti_mac_connection *c, size_t most, wefti_mac_part *out) {
+bool wefti_mac_parts_take(wefti_mac_stream *c, size_t most, wefti_mac_part *out) {
     lock(c->peer);
     wefti_mac_request *r = find_part(c->peer, c->number);
     if (r) {
@@ -85,7 +84,7 @@ bool wefti_mac_parts_take(wefti_mac_connection *c, size_t most, wefti_mac_part *
     return r != NULL;
 }
 
-weft_status wefti_mac_parts_hold(wefti_mac_connection *c) {
+weft_status wefti_mac_parts_hold(wefti_mac_stream *c) {
     lock(c->peer);
     bool cut = c->cut;
     if (!cut) c->of->users++;
@@ -94,7 +93,7 @@ weft_status wefti_mac_parts_hold(wefti_mac_connection *c) {
     return WEFT_OK;
 }
 
-void wefti_mac_parts_release(wefti_mac_connection *c, bool whole) {
+void wefti_mac_parts_release(wefti_mac_stream *c, bool whole) {
     lock(c->peer);
     wefti_mac_request *r = c->of;
     if (whole) {
@@ -103,7 +102,7 @@ void wefti_mac_parts_release(wefti_mac_connection *c, bool whole) {
     }
     if (r) {
         leave(c->peer->parts, r);
-        if (whole) r->at += c->body_bytes;
+        if (whole) r->at += c->conn.body_bytes;
         end_if_whole(&c->peer->going, r);
     }
     unlock(c->peer);
@@ -119,8 +118,8 @@ wefti_mac_peer *wefti_mac_parts_next(wefti_mac_parts *parts, int32_t number,
             p->busy = false;
             continue;
         }
-        const wefti_mac_connection *c = number < p->streams ? &p->connection[number] : NULL;
-        bool can = c && c->fd >= 0 && !c->polls_write;
+        const wefti_mac_stream *c = number < p->streams ? &p->stream[number] : NULL;
+        bool can = c && c->conn.fd >= 0 && !c->conn.polls_write;
         if (can && passed) return p;
         if (can && !first) first = p;
         passed = passed || p == last;
@@ -179,7 +178,7 @@ static bool take_away(wefti_mac_peer *p, wefti_mac_request *r) {
     (void)(wefti_mac_drop(&p->going, r) || wefti_mac_drop(&p->coming, r));
     while (r->users > 0) pthread_cond_wait(&p->parts->unused, &p->parts->lock);
     for (int32_t i = 0; i < p->streams; i++) {
-        wefti_mac_connection *c = &p->connection[i];
+        wefti_mac_stream *c = &p->stream[i];
         if (!c->part || c->of != r) continue;
         c->of = NULL;
         c->cut = cut = true;
@@ -197,7 +196,7 @@ bool wefti_mac_parts_drop(wefti_mac_peer *p, wefti_mac_request *r) {
 void wefti_mac_parts_lose(wefti_mac_peer *p) {
     lock(p);
     for (int32_t i = 1; i < p->streams; i++) /* its worker closes it */
-        if (p->connection[i].fd >= 0) (void)shutdown(p->connection[i].fd, SHUT_RDWR);
+        if (p->stream[i].conn.fd >= 0) (void)shutdown(p->stream[i].conn.fd, SHUT_RDWR);
     for (wefti_mac_request *r; (r = p->going.first ? p->going.first : p->coming.first);) {
         (void)take_away(p, r);
         wefti_mac_finish(r, WEFT_E_PEER);
@@ -205,14 +204,13 @@ void wefti_mac_parts_lose(wefti_mac_peer *p) {
     unlock(p);
 }
 
-void wefti_mac_parts_fault(wefti_mac_connection *c) {
+void wefti_mac_parts_fault(wefti_mac_stream *c) {
     wefti_mac_peer *p = c->peer;
     lock(p);
     if (!*p->fault)
         (void)snprintf(p->fault, sizeof p->fault, "stream %d of %d: %s", (int)c->number,
                        (int)p->streams, weft_error_message());
-    if (c->fd >= 0) close(c->fd);
-    c->fd = -1;
+    wefti_conn_cut(&c->conn);
     unlock(p);
     atomic_fetch_add(&p->parts->faults, 1);
 }

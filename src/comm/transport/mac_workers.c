@@ -49,14 +49,14 @@ uint64_t wefti_mac_workers_moved(const wefti_mac_parts *parts) {
     return moved;
 }
 
-static bool is_open(wefti_mac_worker *w, wefti_mac_connection *c) {
+static bool is_open(wefti_mac_worker *w, wefti_mac_stream *c) {
     pthread_mutex_lock(&w->side->parts.lock);
-    bool open = c->fd >= 0;
+    bool open = c->conn.fd >= 0;
     pthread_mutex_unlock(&w->side->parts.lock);
     return open;
 }
 
-static void end_turn(wefti_mac_worker *w, wefti_mac_connection *c, weft_status status) {
+static void end_turn(wefti_mac_worker *w, wefti_mac_stream *c, weft_status status) {
     uint64_t moved = atomic_load_explicit(&w->moved, memory_order_relaxed) + c->moved;
     c->moved = 0;
     atomic_store_explicit(&w->moved, moved, memory_order_relaxed);
@@ -80,7 +80,7 @@ static void hear_event(wefti_mac_worker *w, const struct epoll_event *e) {
         (void)!read(w->bell, &count, sizeof count);
         return;
     }
-    wefti_mac_connection *c = &w->side->peer[e->data.u64].connection[w->number];
+    wefti_mac_stream *c = &w->side->peer[e->data.u64].stream[w->number];
     weft_status status = WEFT_OK;
     if (!is_open(w, c)) return;
     if (e->events & EPOLLOUT) status = wefti_mac_flush(c);
@@ -92,8 +92,8 @@ static void hear_event(wefti_mac_worker *w, const struct epoll_event *e) {
 static void read_begun(wefti_mac_worker *w) {
     for (int32_t r = 0; r < w->side->size; r++) {
         wefti_mac_peer *p = &w->side->peer[r];
-        if (w->number >= p->streams || !p->connection[w->number].tls) continue;
-        end_turn(w, &p->connection[w->number], wefti_mac_read(&p->connection[w->number]));
+        if (w->number >= p->streams || !p->stream[w->number].conn.tls) continue;
+        end_turn(w, &p->stream[w->number], wefti_mac_read(&p->stream[w->number]));
     }
 }
 
@@ -104,7 +104,7 @@ static void *work(void *context) {
     read_begun(w);
     while (look_for_parts(w, &p)) {
         if (p) {
-            wefti_mac_connection *c = &p->connection[w->number];
+            wefti_mac_stream *c = &p->stream[w->number];
             end_turn(w, c, wefti_mac_flush(c));
             w->last = p;
         }
@@ -124,7 +124,7 @@ static weft_status start(wefti_mac_worker *w) {
     for (int32_t r = 0; r < w->side->size; r++) {
         wefti_mac_peer *p = &w->side->peer[r];
         if (w->number < p->streams)
-            WEFT_TRY(wefti_mac_watch(&p->connection[w->number], w->poller, (uint64_t)r));
+            WEFT_TRY(wefti_conn_watch(&p->stream[w->number].conn, w->poller, (uint64_t)r));
     }
     int error = wefti_thread_start(&w->thread, work, w);
     WEFT_REQUIRE(error == 0, WEFT_E_NOMEM, "no thread for messages: %s", strerror(error));
