@@ -4,7 +4,7 @@
 #include "base/memory.h"
 
 const char *wefti_space_text(wefti_space space) {
-    static const char *const names[WEFTI_SPACES] = {"device", "host", "disk"};
+    static const char *const names[WEFTI_SPACES] = {"device", "host", "disk", "server"};
     return names[space];
 }
 
@@ -53,6 +53,8 @@ static weft_status read_part(const wefti_home *h, const wefti_arena_block *block
                              int64_t bytes, void *to) {
     wefti_disk_ticket *ticket;
     const int64_t at = h->offset + offset - block->begin;
+    if (block->remote)
+        return block->remote->read(block->remote->context, h->offset + offset, bytes, to);
     if (!block->file)
         return wefti_device_copy(h->device, to, WEFTI_SPACE_HOST, block->memory + at, h->space,
                                  bytes);
@@ -64,6 +66,8 @@ static weft_status write_part(const wefti_home *h, const wefti_arena_block *bloc
                               int64_t bytes, const void *from) {
     wefti_disk_ticket *ticket;
     const int64_t at = h->offset + offset - block->begin;
+    if (block->remote)
+        return block->remote->write(block->remote->context, h->offset + offset, bytes, from);
     if (!block->file)
         return wefti_device_copy(h->device, block->memory + at, h->space, from, WEFTI_SPACE_HOST,
                                  bytes);
@@ -109,7 +113,7 @@ bool wefti_home_is_lent(const wefti_home *h) {
 
 /* Whether the memory of a home is the host's own. */
 static bool is_direct(const wefti_home *h) {
-    return h->space != WEFTI_SPACE_DISK && (!h->device || h->device->table->direct);
+    return h->space < WEFTI_SPACE_DISK && (!h->device || h->device->table->direct);
 }
 
 void *wefti_home_memory(const wefti_home *h) {

@@ -17,12 +17,21 @@
 #include "device/device.h"
 #include "device/disk.h"
 
-/* An arena of a device: blocks of memory, or files on a disk, one behind the other by offset. A
- * buffer of a program lies in one block. */
+/* How to reach bytes that servers keep, by their offsets in the arena. */
+typedef struct wefti_remote {
+    weft_status (*read)(void *context, int64_t offset, int64_t bytes, void *to);
+    weft_status (*write)(void *context, int64_t offset, int64_t bytes, const void *from);
+    void *context;
+} wefti_remote;
+
+/* An arena of a device: blocks of memory, files on a disk, or bytes of servers, one behind the
+ * other by offset. A buffer of a program lies in one block. */
 typedef struct wefti_arena_block {
-    unsigned char *memory;   /* in device memory the host must not touch it; NULL: a file */
-    wefti_disk_stream *file; /* of a block on the disk; else NULL */
-    int64_t begin, mapped;   /* the offset of its first byte; its size */
+    unsigned char
+        *memory; /* in device memory the host must not touch it; NULL: it is one of these */
+    wefti_disk_stream *file;    /* of a block on the disk; else NULL */
+    const wefti_remote *remote; /* of bytes of servers; else NULL */
+    int64_t begin, mapped;      /* the offset of its first byte; its size */
 } wefti_arena_block;
 typedef struct wefti_device_arena {
     wefti_arena_block *blocks;

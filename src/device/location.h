@@ -9,15 +9,17 @@
 #include <stdint.h>
 
 /* Where bytes lie: in device memory, which kernels and transfers reach, or in a tier below it. Only
- * copies of the device reach host memory. Only reads and writes of a file reach the disk. */
+ * copies of the device reach host memory. Only reads and writes of a file reach the disk. What
+ * servers keep, ranks push and pull. */
 typedef enum wefti_space {
     WEFTI_SPACE_DEVICE,
     WEFTI_SPACE_HOST,
     WEFTI_SPACE_DISK,
+    WEFTI_SPACE_SERVER,
     WEFTI_SPACES
 } wefti_space;
 
-/* "device", "host", "disk" */
+/* "device", "host", "disk", "server" */
 const char *wefti_space_text(wefti_space space);
 
 /* How long bytes keep their place. Persistent bytes keep it as long as the session lives. Transient

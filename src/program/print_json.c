@@ -60,7 +60,8 @@ static void add_mesh(print_json_writer *w, const wefti_program *p, const weft_pl
     for (int s = WEFTI_SPACE_DEVICE + 1; s < WEFTI_SPACES; s++) {
         static const char *const keys[WEFTI_SPACES][WEFTI_TERMS] = {
             [WEFTI_SPACE_HOST] = {"host_persistent_bytes", "host_transient_bytes"},
-            [WEFTI_SPACE_DISK] = {"disk_persistent_bytes", "disk_transient_bytes"}};
+            [WEFTI_SPACE_DISK] = {"disk_persistent_bytes", "disk_transient_bytes"},
+            [WEFTI_SPACE_SERVER] = {"server_persistent_bytes", "server_transient_bytes"}};
         const int64_t *tier = p->tier_bytes[s];
         for (int t = 0; t < WEFTI_TERMS && tier[0] + tier[1]; t++) add_int(w, keys[s][t], tier[t]);
     }

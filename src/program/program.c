@@ -16,6 +16,7 @@ void wefti_program_destroy(wefti_program *p) {
     wefti_free(p->bodies);
     wefti_free(p->moves);
     wefti_free(p->tensors);
+    wefti_free(p->served);
     wefti_partition_destroy(p->partition);
     weft_graph_destroy(p->graph);
     wefti_arena_destroy(p->arena);

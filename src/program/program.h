@@ -15,6 +15,7 @@
 #include "device/device.h"
 #include "graph/grad/grad.h"
 #include "partition/partition.h"
+#include "program/service.h"
 
 typedef enum wefti_section {
     WEFTI_SECTION_FIRST,  /* forward and backward of the first microbatch (gradients are written) */
@@ -140,8 +141,9 @@ typedef struct wefti_tensor {
     weft_desc desc;
     weft_init init;
     wefti_location home;
-    wefti_location copy; /* PARAM: the bf16 copy that calls read, of the same region, in device
-                            memory; absent: they read `home` */
+    wefti_location copy; /* PARAM: the copy that calls read, of the same region, in device memory:
+                            in bf16 of a master, else of a parameter on servers; absent: they read
+                            `home` */
     bool frozen;         /* PARAM: training does not change it */
     /* PARAM: the cache for rows of it, and of its states, that lie on a disk; in host memory.
      * Absent: it has none, or another program made it */
@@ -167,6 +169,15 @@ typedef struct wefti_piece {
     wefti_layout layout; /* of the pieces of `whole` on the mesh of its device */
     weft_init init;
 } wefti_piece;
+
+/* A parameter on servers, as this rank sees it. The places are in space SERVER. A store to `sum`
+ * pushes, and a fetch of part 0 pulls what the step's update makes. */
+typedef struct wefti_program_served {
+    int32_t tensor;
+    wefti_served piece; /* its arrays belong to the program */
+    wefti_location part[WEFTI_SERVED_PARTS];
+    wefti_location sum, square; /* square: absent without clipping */
+} wefti_program_served;
 
 /* A buffer that is alive at the peak, for messages and tables. */
 typedef struct wefti_memory_item {
@@ -218,6 +229,8 @@ typedef struct wefti_program {
     int32_t move_count;
     wefti_tensor *tensors;
     int32_t tensor_count;
+    wefti_program_served *served; /* parameters that this program trains, and servers keep */
+    int32_t served_count;
     /* With buddies: the rank that keeps copies of this device's state, and the rank of which this
      * device keeps copies. -1: none, or it needs none. `owned` are this device's pieces; `copies`
      * are the ward's, in the same order. */
@@ -290,6 +303,12 @@ wefti_footprint wefti_program_footprint(const wefti_program *program);
 wefti_footprint wefti_programs_footprint(wefti_program *const *programs, int32_t count);
 
 const wefti_tensor *wefti_program_tensor(const wefti_program *program, const char *name);
+
+/* Of the copy that calls read. */
+static inline int64_t wefti_tensor_copy_bytes(const wefti_tensor *tensor) {
+    const bool served = wefti_location_space(tensor->home) == WEFTI_SPACE_SERVER;
+    return weft_desc_bytes(&tensor->desc) / (served ? 1 : 2);
+}
 
 /* Bytes of a row of this rank's part of a tensor. */
 static inline int64_t wefti_tensor_row_bytes(const wefti_tensor *tensor) {

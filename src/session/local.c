@@ -26,10 +26,10 @@ static weft_status try_local(weft_session *s, int program, const char *name,
     int index;
     WEFT_TRY(local_piece(s, program, name, &v, &index, &piece));
     const wefti_view_tensor *t = &v->tensors[index];
-    WEFT_REQUIRE(piece.home.space != WEFTI_SPACE_DISK, WEFT_E_ARG,
-                 "'%s' lies on the disk and has no address: call weft_session_read_rows, or "
+    WEFT_REQUIRE(piece.home.space < WEFTI_SPACE_DISK, WEFT_E_ARG,
+                 "'%s' lies on the %s and has no address: call weft_session_read_rows, or "
                  "weft_session_read for the whole tensor",
-                 name);
+                 name, wefti_space_text(piece.home.space));
     *out = (weft_session_part){.data = NULL};
     WEFT_TRY(wefti_host_copy_of(s, v, index, &piece, &out->data));
     wefti_view_mark_fed(s, v, index, WEFTI_INPUT_BOUND);

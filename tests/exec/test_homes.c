@@ -34,7 +34,7 @@ typedef struct fixture {
 } fixture;
 
 static void begin(fixture *f, int64_t bytes) {
-    const wefti_space space = (wefti_space)roll(WEFTI_SPACES);
+    const wefti_space space = (wefti_space)roll(WEFTI_SPACE_SERVER);
     wefti_footprint need = {{{0}}};
     need.of[space][WEFTI_PERSISTENT] = bytes / GROWTHS;
     const wefti_disk_place disk = {.directory = "/tmp",

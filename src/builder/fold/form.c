@@ -67,7 +67,7 @@ static int64_t place_of(const wefti_program *p, wefti_location at) {
             at.bits < t->home.bits + weft_desc_bytes(&t->desc))
             return t->home.bits;
         if (wefti_location_exists(t->copy) && at.bits >= t->copy.bits &&
-            at.bits < t->copy.bits + weft_desc_bytes(&t->desc) / 2)
+            at.bits < t->copy.bits + wefti_tensor_copy_bytes(t))
             return t->copy.bits;
     }
     return at.bits;

@@ -54,12 +54,13 @@ static wefti_run_record_row row_of_transfer(const wefti_transfer *t) {
 }
 
 static wefti_run_record_row row_of_copy(const wefti_program *p, const wefti_step *step) {
-    static const char *const names[2][2] = {{"store to host", "fetch from host"},
-                                            {"store to disk", "fetch from disk"}};
-    return (wefti_run_record_row){
-        .name = names[wefti_step_tier(step) == WEFTI_SPACE_DISK][wefti_step_fetches(step)],
-        .kind = WEFTI_RUN_RECORD_COPY,
-        .bytes = (double)p->moves[step->move].bytes};
+    static const char *const names[WEFTI_SPACES][2] = {
+        [WEFTI_SPACE_HOST] = {"store to host", "fetch from host"},
+        [WEFTI_SPACE_DISK] = {"store to disk", "fetch from disk"},
+        [WEFTI_SPACE_SERVER] = {"push to server", "pull from server"}};
+    return (wefti_run_record_row){.name = names[wefti_step_tier(step)][wefti_step_fetches(step)],
+                                  .kind = WEFTI_RUN_RECORD_COPY,
+                                  .bytes = (double)p->moves[step->move].bytes};
 }
 
 typedef struct row_walk {
