@@ -54,6 +54,10 @@ weft_status weft_fortran_op_place(weft_plan *plan, const CFI_cdesc_t *match,
     WEFT_FORTRAN_TEXT(text, where);
     return weft_op_place(plan, pattern, text);
 }
+weft_status weft_fortran_plan_server(weft_plan *plan, const CFI_cdesc_t *match) {
+    WEFT_FORTRAN_TEXT(pattern, match);
+    return weft_plan_server(plan, pattern);
+}
 weft_status weft_fortran_plan_stage_mesh(weft_plan *plan, int stage, const CFI_cdesc_t *sizes) {
     int count = weft_fortran_count(sizes), list[count + 1];
     for (int i = 0; i < count; i++) list[i] = weft_fortran_int(sizes, i);

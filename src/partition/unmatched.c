@@ -301,6 +301,8 @@ static void check_all(checker *c) {
         check(c, &c->calls, p->recompute.cells[i], NULL, "recompute.cells", i, "cell");
     for (int64_t i = 0; i < p->offload.count; i++) check_offload(c, i);
     for (int64_t i = 0; i < p->place.count; i++) check_place(c, i);
+    for (int64_t i = 0; i < p->server.count; i++)
+        check(c, &c->parameters, p->server.rules[i].match, NULL, "server", i, "parameter");
     if (c->unmatched > c->listed)
         wefti_text_add(&c->out, "%lld more settings of the plan match no name of the model\n",
                        (long long)(c->unmatched - c->listed));

@@ -71,6 +71,7 @@ void weft_plan_destroy(weft_plan *plan) {
     wefti_free(plan->recompute.cells);
     wefti_free(plan->offload.rules);
     wefti_free(plan->place.rules);
+    wefti_free(plan->server.rules);
     wefti_arena_destroy(plan->arena);
     wefti_free(plan);
 }
@@ -390,6 +391,18 @@ weft_status weft_op_place(weft_plan *plan, const char *match, const char *where)
     return WEFT_OK;
 }
 
+weft_status weft_plan_server(weft_plan *plan, const char *match) {
+    PLAN_REQUIRED(plan);
+    WEFT_TRY(check_match(match, "server"));
+    wefti_server_rule rule;
+    for (int64_t i = 0; i < plan->server.count; i++)
+        if (!strcmp(plan->server.rules[i].match, match)) return WEFT_OK;
+    WEFT_TRY(copy_text(plan, match, &rule.match));
+    WEFT_TRY(WEFT_GROW(plan->server.rules, plan->server.count, plan->server.cap));
+    plan->server.rules[plan->server.count++] = rule;
+    return WEFT_OK;
+}
+
 weft_status wefti_plan_take_offload(weft_plan *plan, const weft_plan *from) {
     if (from->offload.ahead) plan->offload.ahead = from->offload.ahead;
     for (int64_t i = 0; i < from->offload.count; i++) {
@@ -400,6 +413,8 @@ weft_status wefti_plan_take_offload(weft_plan *plan, const weft_plan *from) {
     for (int64_t i = 0; i < from->place.count; i++)
         WEFT_TRY(weft_op_place(plan, from->place.rules[i].match,
                                wefti_place_words[from->place.rules[i].on]));
+    for (int64_t i = 0; i < from->server.count; i++)
+        WEFT_TRY(weft_plan_server(plan, from->server.rules[i].match));
     if (from->optimizer.master) plan->optimizer.master = from->optimizer.master;
     return WEFT_OK;
 }
@@ -602,6 +617,8 @@ weft_status wefti_plan_copy(const weft_plan *plan, weft_plan **out) {
     copy->offload.count = copy->offload.cap = 0;
     copy->place.rules = NULL;
     copy->place.count = copy->place.cap = 0;
+    copy->server.rules = NULL;
+    copy->server.count = copy->server.cap = 0;
     weft_status status = copy_lists(plan, copy);
     if (status < 0) {
         weft_plan_destroy(copy);

@@ -70,6 +70,11 @@ typedef enum wefti_place_on { WEFTI_ON_DEVICE, WEFTI_ON_HOST, WEFTI_PLACES } wef
 /* The words of plans and jobs for each; NULL-terminated. */
 extern const char *const wefti_place_words[], *const wefti_offload_words[],
                                                   *const wefti_tier_words[];
+/* Servers keep the parameters that it matches. */
+typedef struct wefti_server_rule {
+    char *match;
+} wefti_server_rule;
+
 typedef struct wefti_place_rule {
     char *match; /* glob over "PARAMETER:update", or over the names of ops as a strategy's */
     wefti_place_on on;
@@ -133,6 +138,10 @@ struct weft_plan {
         int64_t slice; /* most bytes that an update fetches at once; 0: 32 MiB */
         int64_t least; /* fewest bytes of a saved block that moves; 0: WEFTI_SAVED_LEAST */
     } offload;
+    struct {
+        wefti_server_rule *rules;
+        int64_t count, cap;
+    } server;
     struct {
         wefti_place_rule *rules;
         int64_t count, cap;
@@ -202,6 +211,8 @@ const wefti_offload_rule *wefti_plan_offload_rule(const weft_plan *plan, weft_of
 /* Whether `what` of anything may lie in the tier: an entry says so, and no later one is for
  * all. */
 bool wefti_plan_may_offload(const weft_plan *plan, weft_offload what, weft_tier tier);
+/* Whether servers keep the parameter `name`, if it is trained. */
+bool wefti_plan_serves(const weft_plan *plan, const char *name);
 /* Whether devices that use the same region of a parameter keep pieces of it, not copies. They do at
  * level 3. At levels 1 and 2 they do so for parameters in a tier below device memory, and for all
  * with masters on the host. */

@@ -163,6 +163,12 @@ static weft_status check_optimizer(const weft_plan *plan) {
                  "each rank's own; modes semi and data share out, and a model that communicates "
                  "itself has slices as its parameters",
                  plan->optimizer.level);
+    WEFT_REQUIRE(!plan->server.count || !plan->optimizer.master, WEFT_E_ARG,
+                 "server: with masters on the host (train.master: host) the host keeps all "
+                 "parameters; leave the entries of server out");
+    WEFT_REQUIRE(!plan->server.count || plan->mode != WEFT_PARALLEL_MANUAL, WEFT_E_ARG,
+                 "server: in mode manual the model communicates by itself, and servers would not "
+                 "know which gradients to add; leave the entries of server out");
     WEFT_REQUIRE(!plan->optimizer.master || !plan->place.count, WEFT_E_ARG,
                  "place: with masters on the host (train.master: host) the host updates all "
                  "parameters; leave the entries of place out");

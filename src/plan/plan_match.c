@@ -119,6 +119,12 @@ bool wefti_plan_may_offload(const weft_plan *plan, weft_offload what, weft_tier 
     return false;
 }
 
+bool wefti_plan_serves(const weft_plan *plan, const char *name) {
+    for (int64_t i = 0; plan && i < plan->server.count; i++)
+        if (wefti_glob_match(plan->server.rules[i].match, name)) return true;
+    return false;
+}
+
 bool wefti_plan_divides(const weft_plan *plan, const char *name) {
     const int level = plan->optimizer.level;
     return level >= 3 || (level > 0 && (plan->optimizer.master != WEFT_TIER_DEVICE ||
@@ -128,7 +134,7 @@ bool wefti_plan_divides(const weft_plan *plan, const char *name) {
 
 bool wefti_plan_matters(const weft_plan *plan) {
     return plan->devices > 1 || plan->copies > 1 || plan->recompute.mode != WEFT_RECOMPUTE_NONE ||
-           plan->offload.count > 0 || plan->place.count > 0 ||
+           plan->offload.count > 0 || plan->place.count > 0 || plan->server.count > 0 ||
            plan->optimizer.master != WEFT_TIER_DEVICE;
 }
 

@@ -354,6 +354,21 @@ static weft_status read_place(const plan_parse_place *top, weft_plan *plan) {
     return WEFT_OK;
 }
 
+static weft_status read_server(const plan_parse_place *top, weft_plan *plan) {
+    static const char *const keys[] = {"match", NULL};
+    const wefti_json *item;
+    int64_t i = 0;
+    WEFT_TRY(read_list(top, "server", &item));
+    for (; item; item = item->next, i++) {
+        plan_parse_place at = entry(top, "server", i, item);
+        const char *match;
+        WEFT_TRY(check_keys(&at, keys));
+        WEFT_TRY(need_text(&at, "match", &match));
+        WEFT_TRY(placed(weft_plan_server(plan, match), &at));
+    }
+    return WEFT_OK;
+}
+
 /* Reads the settings of one collective; config is a number of bytes, or the ends of an index. */
 static weft_status read_fusion(const plan_parse_place *at, const char *collective,
                                weft_plan *plan) {
@@ -455,6 +470,7 @@ static weft_status read_plan(const plan_parse_place *top, weft_plan *plan) {
     WEFT_TRY(read_recompute(top, plan));
     WEFT_TRY(read_offload(top, plan));
     WEFT_TRY(read_place(top, plan));
+    WEFT_TRY(read_server(top, plan));
     WEFT_TRY(read_fusions(top, plan));
     WEFT_TRY(read_strategies(top, "strategies", "split", wefti_plan_split, plan));
     return read_strategies(top, "tensors", "layout", wefti_plan_split_tensor, plan);
@@ -464,10 +480,10 @@ static weft_status read_plan(const plan_parse_place *top, weft_plan *plan) {
  * one. */
 static weft_status read_head(const plan_parse_place *top, int64_t *out_devices) {
     static const char *const keys[] = {
-        "weft_plan", "model",      "devices",    "mesh",          "mode",      "pipeline",
-        "optimizer", "accumulate", "copies",     "recompute",     "gradients", "fusion",
-        "dataset",   "overlap",    "strategies", "tensors",       "links",     "rates",
-        "audit",     "offload",    "place",      "offload_ahead", NULL};
+        "weft_plan", "model",      "devices",    "mesh",      "mode",          "pipeline",
+        "optimizer", "accumulate", "copies",     "recompute", "gradients",     "fusion",
+        "dataset",   "overlap",    "strategies", "tensors",   "links",         "rates",
+        "audit",     "offload",    "place",      "server",    "offload_ahead", NULL};
     int64_t version = 0, devices = 0;
     bool object = top->object->kind == WEFTI_JSON_OBJECT;
     WEFT_REQUIRE(object && wefti_json_get(top->object, "weft_plan"), WEFT_E_ARG,

@@ -122,6 +122,17 @@ static void print_place(const weft_plan *plan, wefti_text *out) {
     wefti_text_add(out, ",\n");
 }
 
+static void print_server(const weft_plan *plan, wefti_text *out) {
+    if (!plan->server.count) return;
+    wefti_text_add(out, "  \"server\": [");
+    for (int64_t i = 0; i < plan->server.count; i++) {
+        next_entry(out, i, 4);
+        quoted(out, "\"match\": ", plan->server.rules[i].match, "}");
+    }
+    end_list(out, plan->server.count, 2);
+    wefti_text_add(out, ",\n");
+}
+
 static void print_offload(const weft_plan *plan, wefti_text *out) {
     if (!plan->offload.count) return;
     wefti_text_add(out, "  \"offload\": [");
@@ -202,6 +213,7 @@ static weft_status print_plan(const weft_plan *plan, wefti_text *out) {
                    plan->recompute.communication ? "true" : "false");
     print_offload(plan, out);
     print_place(plan, out);
+    print_server(plan, out);
     wefti_text_add(out, "  \"gradients\": \"%s\",\n", plan->gradients_sum ? "sum" : "mean");
     print_fusion(plan, out);
     wefti_text_add(out, "  \"dataset\": \"");

@@ -362,6 +362,7 @@ contains
         call expect(weft_plan_offload(a, 'h.*', WEFT_OFFLOAD_GRADIENTS, WEFT_TIER_HOST) >= 0, 'offload')
         call expect(weft_op_place(a, 'h.0.*:update', 'host') >= 0, 'place')
         call expect(weft_op_place(a, 'h.0.*:update', 'rank') < 0, 'no such place')
+        call expect(weft_plan_server(a, 'wte.*') >= 0 .and. weft_plan_server(a, '') < 0, 'servers')
         call expect(weft_plan_master(a, WEFT_TIER_DEVICE) >= 0, 'masters')
         call expect(weft_plan_master(a, WEFT_TIER_DISK) < 0, 'no such masters')
         call expect(weft_plan_fusion(a, 'allreduce', WEFT_FUSION_SIZE, 1000_int64) >= 0, 'fusion')

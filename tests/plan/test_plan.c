@@ -254,6 +254,40 @@ static void test_place(void **state) {
     weft_plan_destroy(copy);
 }
 
+/* Servers keep what any rule matches. */
+static void test_server(void **state) {
+    (void)state;
+    weft_plan *plan = plan_of(2), *copy, *taken = plan_of(2);
+    assert_false(wefti_plan_serves(NULL, "wte.weight"));
+    assert_false(wefti_plan_serves(plan, "wte.weight"));
+    good(weft_plan_server(plan, "wte.*"));
+    good(weft_plan_server(plan, "h.*.bias"));
+    good(weft_plan_server(plan, "wte.*"));
+    assert_int_equal(plan->server.count, 2);
+    bad(weft_plan_server(plan, ""), "server");
+    good(wefti_plan_copy(plan, &copy));
+    good(wefti_plan_take_offload(taken, plan));
+    weft_plan_destroy(plan);
+    weft_plan *both[] = {copy, taken};
+    for (int i = 0; i < 2; i++) {
+        assert_true(wefti_plan_serves(both[i], "wte.weight"));
+        assert_true(wefti_plan_serves(both[i], "h.1.bias"));
+        assert_false(wefti_plan_serves(both[i], "h.1.weight"));
+        good(wefti_plan_check(both[i]));
+    }
+    good(weft_plan_mode(copy, WEFT_PARALLEL_MANUAL));
+    bad(wefti_plan_check(copy), "server|manual");
+    good(weft_plan_master(taken, WEFT_TIER_HOST));
+    bad(wefti_plan_check(taken), "server|train.master");
+    weft_plan_destroy(copy);
+    weft_plan_destroy(taken);
+    plan = plan_of(1);
+    assert_false(wefti_plan_matters(plan));
+    good(weft_plan_server(plan, "*"));
+    assert_true(wefti_plan_matters(plan));
+    weft_plan_destroy(plan);
+}
+
 /* With masters on the host, the host updates all parameters, of which devices have pieces. */
 static void test_master(void **state) {
     (void)state;
@@ -573,7 +607,7 @@ int main(void) {
         cmocka_unit_test(test_refused_values),   cmocka_unit_test(test_checks),
         cmocka_unit_test(test_stage_meshes),     cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_offload),          cmocka_unit_test(test_place),
-        cmocka_unit_test(test_master),
+        cmocka_unit_test(test_server),           cmocka_unit_test(test_master),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }

@@ -280,6 +280,7 @@ static weft_plan *random_plan(uint64_t seed) {
         good(weft_plan_offload(p, match, (weft_offload)pick(r, WEFT_OFFLOADS),
                                (weft_tier)pick(r, WEFT_TIERS)));
         good(weft_op_place(p, match, pick(r, 2) ? "host" : "device"));
+        if (pick(r, 2)) good(weft_plan_server(p, match));
         good(weft_plan_recompute(p, (weft_recompute)mode, cut > 1 ? match : NULL, cut & 1));
     }
     if (pick(r, 2)) good(weft_plan_master(p, WEFT_TIER_HOST));
