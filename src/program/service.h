@@ -50,6 +50,9 @@ typedef struct wefti_service_engine {
     weft_status (*pull)(wefti_shard *shard, int64_t number, const wefti_step_block *scalars,
                         void *value);
     weft_status (*wait_pull)(wefti_shard *shard);
+    /* After a failure, in place of the waits: from now on nothing touches the memory that this rank
+     * has pushed or pulls to. Waits for no other rank. */
+    void (*give_up)(wefti_shard *shard);
     /* Reads or writes bytes of a part, between steps. Blocks. */
     weft_status (*read)(wefti_shard *shard, int part, int64_t offset, int64_t bytes, void *to);
     weft_status (*write)(wefti_shard *shard, int part, int64_t offset, int64_t bytes,
