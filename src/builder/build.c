@@ -116,7 +116,8 @@ static weft_status bind_input(wefti_emitter *b, int32_t v) {
     return WEFT_OK;
 }
 
-/* The persistent copy of a master, at the place that the sharing program has given it. */
+/* The persistent copy that calls read of a master, or of what servers keep, at the place that the
+ * sharing program has given it. */
 static weft_status bind_copy(wefti_emitter *b, int32_t v) {
     const char *name = b->root->values[v].name;
     const wefti_tensor *old = b->spec->shared ? wefti_program_tensor(b->spec->shared, name) : NULL;
@@ -143,7 +144,8 @@ static weft_status bind_root_values(wefti_emitter *b) {
             continue;
         }
         bool param = info->kind == WEFTI_VALUE_PARAM;
-        const wefti_space space = b->dec->copied[v] || b->dec->hosted[v] ? WEFTI_SPACE_HOST
+        const wefti_space space = b->dec->served[v]                        ? WEFTI_SPACE_SERVER
+                                  : b->dec->copied[v] || b->dec->hosted[v] ? WEFTI_SPACE_HOST
                                   : param ? wefti_tier_space(b, WEFT_OFFLOAD_PARAMETERS, info->name)
                                           : WEFTI_SPACE_DEVICE;
         WEFT_TRY(wefti_build_persistent(b, info->name,
@@ -151,7 +153,7 @@ static weft_status bind_root_values(wefti_emitter *b) {
                                         &info->desc, b->part ? &b->dec->sharding[v].storage : NULL,
                                         info->init, &b->param_buffer[v], &tensor));
         if (param) b->param_index[v] = tensor;
-        if (b->dec->copied[v]) WEFT_TRY(bind_copy(b, v));
+        if (b->dec->copied[v] || b->dec->served[v]) WEFT_TRY(bind_copy(b, v));
         b->p->tensors[tensor].frozen = info->frozen;
         b->p->tensors[tensor].rows = b->dec->form[v];
     }
@@ -251,6 +253,7 @@ static weft_status compute_pass(wefti_emitter *b, wefti_section s, int32_t first
     /* The last reduction overlaps with the next forward pass. If more were left, a loop's first
      * pass could begin unlike the others. */
     WEFT_TRY(wefti_reduce_wait(b, s, last ? 0 : 1));
+    if (last) WEFT_TRY(wefti_served_finish(b, s));
     WEFT_TRY(wefti_pass_stored(b, s));
     WEFT_TRY(wefti_gather_finish(b, s));
     return wefti_build_states(b, s, first + copies - 1, -1);
@@ -348,7 +351,7 @@ static weft_status train_buffers(wefti_emitter *b) {
     int64_t bytes = b->root->in_count * (int64_t)weft_dtype_bytes(b->p->norms_dtype);
     if (b->spec->optimizer && b->spec->optimizer->clip)
         WEFT_TRY(wefti_buffer_persistent(b, bytes, "norms", &b->norms));
-    return WEFT_OK;
+    return b->dec->serves ? wefti_served_prepare(b) : WEFT_OK;
 }
 
 static void read_locations(wefti_emitter *b) {
@@ -362,6 +365,7 @@ static void read_locations(wefti_emitter *b) {
         if (x->cache_slots) x->cache = wefti_buffer_location(b, b->update[v].cache);
     }
     wefti_buddy_place(b);
+    wefti_served_place(b);
     p->scalars = wefti_buffer_location(b, b->scalars);
     p->host_scalars = wefti_buffer_location(b, b->host_scalars);
     p->one = wefti_buffer_location(b, b->one);
@@ -471,6 +475,7 @@ static weft_status emit(wefti_emitter *b) {
     if (spec->keep_gradients) WEFT_TRY(readable_gradients(b));
     if (spec->optimizer && !b->dec->eager) WEFT_TRY(wefti_build_update_section(b));
     WEFT_TRY(wefti_tier_finish(b, WEFTI_SECTION_UPDATE));
+    WEFT_TRY(wefti_served_finish(b, WEFTI_SECTION_UPDATE));
     WEFT_TRY(wefti_flight_check(b, WEFTI_SECTION_UPDATE));
     if (b->part && !spec->shared) WEFT_TRY(wefti_partition_check(b->part));
     WEFT_REQUIRE(!b->unnamed, WEFT_E_NOMEM, "no memory for the names of a program");

@@ -181,8 +181,9 @@ typedef struct wefti_emitter {
     wefti_edge_traffic *edges;         /* per edge of the decisions */
     int32_t *output_buffer;            /* per root value that is a named output: its buffer, -1 */
     int32_t *param_buffer;             /* per root value: buffer of a parameter or state, -1 */
-    int32_t *param_copy;               /* per root value: buffer of the bf16 copy of a master, -1:
-                                          calls read param_buffer */
+    int32_t *param_copy; /* per root value: buffer of the copy that calls read of a master, or of
+                            what servers keep; -1: calls read param_buffer */
+    struct wefti_served_draft *served; /* per root value */
     int32_t *param_move;     /* per root value: the move that fetches a parameter, -1: none yet */
     int32_t *rows_move;      /* likewise its rows that a call looks up */
     int32_t *saved_move[2];  /* per call: the move that stores its saved block, and the one that
@@ -345,6 +346,17 @@ weft_status wefti_reduce_make_room(wefti_emitter *b, wefti_section s, const weft
                                    int32_t width, wefti_flight_use use, int32_t owner) WEFT_CHECKED;
 weft_status wefti_reduce_leave(wefti_emitter *b, wefti_section s, int32_t width,
                                wefti_flight_use use, int32_t owner) WEFT_CHECKED;
+
+/* servers.c: what servers keep of this rank's parameters. prepare: once the tensors are there.
+ * push: the rank's term of a complete gradient. finish: ends all that is under way. place: once
+ * buffers have their places. */
+weft_status wefti_served_prepare(wefti_emitter *b) WEFT_CHECKED;
+weft_status wefti_served_push(wefti_emitter *b, wefti_section s, int32_t value) WEFT_CHECKED;
+weft_status wefti_served_pull(wefti_emitter *b, wefti_section s, int32_t value) WEFT_CHECKED;
+/* Gets the square of the sum, into slot `slot` of the norms. */
+weft_status wefti_served_norm(wefti_emitter *b, int32_t value, int64_t slot) WEFT_CHECKED;
+weft_status wefti_served_finish(wefti_emitter *b, wefti_section s) WEFT_CHECKED;
+void wefti_served_place(wefti_emitter *b);
 
 /* update.c */
 /* Keeps a body, or destroys it if an equal body is kept already; *out is the kept one. */

@@ -163,7 +163,8 @@ static weft_status start(wefti_decisions *dec, const wefti_program_spec *spec, b
     WEFT_TRY(wefti_arena_create(&dec->requests));
     WEFT_TRY(wefti_arena_create(&dec->scratch));
     WEFT_TRY(wefti_decide_places(dec));
-    return wefti_decide_masters(dec);
+    WEFT_TRY(wefti_decide_masters(dec));
+    return wefti_decide_served(dec);
 }
 
 /* Gradients that are kept to be read add up whole. */
@@ -210,8 +211,10 @@ weft_status wefti_decisions_make(const wefti_program_spec *spec, wefti_decisions
     WEFT_TRY(decide_layouts(dec));
     WEFT_TRY(wefti_decide_edges(dec));
     WEFT_TRY(find_bound(dec));
+    WEFT_TRY(wefti_served_check(dec));
     dec->eager = spec->optimizer && !spec->optimizer->clip && !spec->optimizer->recovery &&
-                 spec->microbatches == 1 && !spec->keep_gradients && dec->stages == 1;
+                 spec->microbatches == 1 && !spec->keep_gradients && dec->stages == 1 &&
+                 !dec->serves;
     if (!spec->optimizer) return WEFT_OK;
     dec->own_norms = !dec->eager && own_norms(dec);
     return wefti_decide_buckets(dec);
@@ -228,6 +231,7 @@ void wefti_decisions_release(wefti_decisions *dec, wefti_program *to) {
     to->program_bytes = wefti_array_bytes(dec->grads, dec->grad_cap, sizeof *dec->grads);
     to->all_microbatches = dec->all_microbatches;
     to->own_norms = dec->own_norms;
+    to->serves = dec->serves;
     to->samples = dec->samples;
     to->remote_layouts = dec->remote_layouts;
     to->placed = dec->placed;

@@ -117,11 +117,13 @@ typedef struct wefti_decisions {
                             NULL */
     bool *apart;         /* per call, if cells are divided: on_host; else NULL */
     bool masters;        /* some parameters have masters */
+    bool serves;         /* servers keep some parameters, of any stage */
 
     /* per root value */
     bool *hosted; /* a parameter that calls on the host read: it lies in host memory, as does its
                      gradient; each device has all that it reads, and its states */
     bool *copied; /* a parameter that is f32 in `root`, and that calls read as its bf16 copy */
+    bool *served; /* a parameter that servers keep */
     wefti_sharding *sharding;
     bool *bound; /* an input of the root that this rank stores */
     bool *needs; /* a gradient is wanted */
@@ -186,6 +188,10 @@ weft_status wefti_decide_places(wefti_decisions *dec) WEFT_CHECKED;
 weft_status wefti_decide_masters(wefti_decisions *dec) WEFT_CHECKED;
 /* The whole of a value as calls read it. */
 weft_desc wefti_use_desc(const wefti_decisions *dec, int32_t value);
+
+/* servers.c: the parameters that servers keep. check: once stages and layouts are known. */
+weft_status wefti_decide_served(wefti_decisions *dec) WEFT_CHECKED;
+weft_status wefti_served_check(const wefti_decisions *dec) WEFT_CHECKED;
 
 /* gradients.c: which calls have a backward pass, and for which gradients. */
 weft_status wefti_decide_gradients(wefti_decisions *dec) WEFT_CHECKED;

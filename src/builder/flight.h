@@ -36,6 +36,7 @@ typedef enum wefti_flight_use {
     WEFTI_FLIGHT_STORE,   /* back again: before another one, or at the section's end. owner: -1;
                              a saved block or a gradient, behind the next pass. owner: its
                              buffer there */
+    WEFTI_FLIGHT_SERVER,  /* to or from a server: before the section's end. owner: -1 */
     WEFTI_FLIGHT_NOW,     /* at once. owner: -1 */
     WEFTI_FLIGHT_GRADIENTS,  /* a bucket: before its update, or when more must be in flight. owner:
                                 the bucket */

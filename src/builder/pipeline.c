@@ -228,6 +228,7 @@ weft_status wefti_pipeline_section(wefti_emitter *b) {
     wefti_free(schedule);
     WEFT_TRY(status);
     WEFT_TRY(wefti_reduce_wait(b, WEFTI_SECTION_FIRST, 0));
+    WEFT_TRY(wefti_served_finish(b, WEFTI_SECTION_FIRST));
     WEFT_TRY(wefti_pass_stored(b, WEFTI_SECTION_FIRST));
     b->now_micro = 0;
     b->loop.tasks_end = b->step_count[WEFTI_SECTION_FIRST];

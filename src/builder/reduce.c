@@ -487,7 +487,8 @@ weft_status wefti_reduce_bucket(wefti_emitter *b, wefti_section s, int32_t k, bo
 static bool any_reduced(const wefti_emitter *b, bool at_last) {
     for (int32_t k = 0; k < b->dec->bucket_count; k++)
         for (int32_t i = 0; i < b->dec->bucket[k].count; i++)
-            if (wefti_is_reduced(b, b->dec->bucket[k].values[i]) &&
+            if ((wefti_is_reduced(b, b->dec->bucket[k].values[i]) ||
+                 b->dec->served[b->dec->bucket[k].values[i]]) &&
                 !(at_last && b->dec->bucket[k].each))
                 return true;
     return false;

@@ -53,6 +53,7 @@ static weft_status form_of(const wefti_decisions *dec, int32_t v, wefti_rows_for
     WEFT_TRY(spec->optimizer->rule(spec->optimizer->context, info->name, &info->desc, &rule));
     *out = spec->optimizer->buddies                ? WEFTI_ROWS_BUDDIES
            : spec->keep_gradients                  ? WEFTI_ROWS_KEPT
+           : dec->served[v]                        ? WEFTI_ROWS_SERVED
            : splits_backward(spec->plan)           ? WEFTI_ROWS_STAGES
            : !read_once(dec, v)                    ? WEFTI_ROWS_SHARED
            : !updates_elements(&rule, &info->desc) ? WEFTI_ROWS_OPTIMIZER
@@ -173,6 +174,7 @@ const weft_desc *wefti_gradient_desc(const wefti_decisions *dec, int32_t v) {
 }
 
 wefti_layout wefti_gradient_goal(const wefti_decisions *dec, int32_t v) {
+    if (dec->served[v]) return dec->sharding[v].gradient; /* a server adds the terms */
     return wefti_rows_are(dec, v) ? wefti_layout_replicated(dec->rows[v].rank)
                                   : dec->sharding[v].state;
 }

@@ -2,6 +2,7 @@
  *
  * - An input has the layout that the plan or the data set's rule gives.
  * - A parameter has the layout that its first reader requires.
+ * - What servers keep has no pieces of its own for the optimizer.
  * - Its optimizer state is split further by the axes that would replicate it, along the dimension
  *   that makes even pieces. So is the parameter itself, if wefti_plan_divides says so. A piece lies
  *   within this rank's region of the parameter, whatever the sizes. Source: Rajbhandari et al.,
@@ -42,7 +43,7 @@ static void set_param(wefti_decisions *dec, int32_t v, const wefti_layout *use) 
                                     mesh_of(dec));
     int32_t parts = wefti_mesh_product(mesh_of(dec), wefti_layout_split_axes(use));
     if (dec->root->values[v].kind != WEFTI_VALUE_PARAM || plan->optimizer.level == 0 ||
-        dec->hosted[v] || whole->rank == 0 ||
+        dec->hosted[v] || dec->served[v] || whole->rank == 0 ||
         weft_desc_bytes(whole) / parts < plan->optimizer.threshold)
         return;
     s->state = wefti_plan_state_layout(plan, mesh_of(dec), whole, use);
@@ -78,7 +79,7 @@ static bool set_shared(wefti_decisions *dec, int32_t v) {
     wefti_sharding *s = &dec->sharding[v];
     s->storage = s->state = s->gradient = *old;
     if (!wefti_plan_divides(dec->spec->plan, info->name) || info->kind == WEFTI_VALUE_STATE ||
-        dec->hosted[v]) {
+        dec->hosted[v] || dec->served[v]) {
         s->use = *old;
         s->known = true;
     }

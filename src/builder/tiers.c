@@ -482,7 +482,7 @@ static weft_status next_to_fetch(wefti_emitter *b, int32_t *out) {
             const int32_t value = b->dec->bucket[x->bucket].values[x->item];
             const wefti_update_draft *u = &b->update[value];
             const char *name = b->root->values[value].name;
-            if (wefti_plan_updates_on_host(b->spec->plan, name) ||
+            if (wefti_plan_updates_on_host(b->spec->plan, name) || b->dec->served[value] ||
                 (wefti_tier_space(b, WEFT_OFFLOAD_OPTIMIZER, name) == WEFTI_SPACE_DEVICE &&
                  !wefti_tier_below(b, b->param_buffer[value]) && gradient_home(b, value) < 0))
                 continue;

@@ -339,6 +339,7 @@ static weft_status update_param(wefti_emitter *b, wefti_section s, int32_t value
     wefti_update_operands whole = {.gradient = {b->reduced[value], 0}};
     const int32_t tensor = b->param_index[value];
     const wefti_update_of of = {value, tensor, b->p->tensors[tensor].name, &b->update[value]};
+    if (b->dec->served[value]) return wefti_served_pull(b, s, value);
     WEFT_TRY(wefti_slices_begin(b, value));
     WEFT_TRY(cut_piece(b, s, value));
     whole.param.buffer = piece_buffer(b, value, &whole.param.delta);
@@ -410,9 +411,12 @@ static weft_status update_all(wefti_emitter *b) {
 
 weft_status wefti_bucket_reduced(wefti_emitter *b, wefti_section s, int32_t k) {
     if (b->dec->eager && k >= 0) return update_bucket(b, s, k);
-    const wefti_bucket *x = k >= 0 && s <= WEFTI_SECTION_LAST ? &b->dec->bucket[k] : NULL;
+    const wefti_bucket *x = k >= 0 ? &b->dec->bucket[k] : NULL;
     for (int32_t i = 0; x && i < x->count; i++)
-        WEFT_TRY(wefti_gradient_leave(b, s, x->values[i], WEFTI_GRADIENT_SUM));
+        if (b->dec->served[x->values[i]])
+            WEFT_TRY(wefti_served_push(b, s, x->values[i]));
+        else if (s <= WEFTI_SECTION_LAST)
+            WEFT_TRY(wefti_gradient_leave(b, s, x->values[i], WEFTI_GRADIENT_SUM));
     return WEFT_OK;
 }
 
@@ -603,8 +607,11 @@ static weft_status bucket_ahead(wefti_emitter *b, wefti_section s, int32_t k) {
 /* A bucket is complete before updates begin. */
 static weft_status bucket_ready(wefti_emitter *b, int32_t k, const int64_t *slot) {
     const wefti_bucket *x = &b->dec->bucket[k];
-    for (int32_t i = 0; i < x->count; i++)
-        if (counts(b, x->values[i])) WEFT_TRY(norm_step(b, x->values[i], slot[x->values[i]]));
+    for (int32_t i = 0; i < x->count; i++) {
+        const int32_t v = x->values[i];
+        if (!counts(b, v)) continue;
+        WEFT_TRY(b->dec->served[v] ? wefti_served_norm(b, v, slot[v]) : norm_step(b, v, slot[v]));
+    }
     WEFT_TRY(wefti_pass_stored(b, WEFTI_SECTION_NORM));
     for (int32_t i = 0; i < x->count; i++)
         WEFT_TRY(wefti_gradient_leave(b, WEFTI_SECTION_NORM, x->values[i], WEFTI_GRADIENT_SUM));
@@ -631,6 +638,7 @@ weft_status wefti_build_update_section(wefti_emitter *b) {
     b->p->norm_count = clip ? total : 0;
     if (!before) return WEFT_OK;
     WEFT_TRY(wefti_pass_stored(b, WEFTI_SECTION_NORM));
+    WEFT_TRY(wefti_served_finish(b, WEFTI_SECTION_NORM));
     if (recovery) WEFT_TRY(wefti_buddy_exchange(b));
     if (clip) WEFT_TRY(share_norms(b, total));
     if (recovery) WEFT_TRY(commit(b));

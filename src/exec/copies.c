@@ -1,4 +1,5 @@
-/* Copies between the spaces of a device: by the device, and by reads and writes of files. */
+/* Copies between the spaces of a device: by the device, and by reads and writes of files. Those to
+ * and from servers: servers.c. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/number.h"
@@ -189,6 +190,7 @@ weft_status wefti_end_copies(wefti_rank_device *d, weft_status failure) {
         if (end_file(d, 0) < 0) others = true;
     for (int64_t m = 0; m < d->row_move_count; m++)
         if (d->row_moves[m].memory.memory && end_file_rows(d, &d->row_moves[m]) < 0) others = true;
+    wefti_end_served(d);
     return others ? wefti_failure_tell(&first) : failure;
 }
 
@@ -199,6 +201,8 @@ weft_status wefti_post_copy(wefti_rank_device *d, const wefti_program_move *move
     const wefti_location from = wefti_argument_location(d, step, 0),
                          to = wefti_argument_location(d, step, 1);
     if (move->rows) return name_copy(post_rows(d, move, step), step);
+    if (wefti_step_tier(step) == WEFTI_SPACE_SERVER)
+        return name_copy(wefti_post_served(d, move, step), step);
     if (wefti_step_tier(step) == WEFTI_SPACE_DISK) {
         wefti_rank_device_observe(d, to, move->bytes);
         return name_copy(post_file(d, move, step, from, to), step);
@@ -217,6 +221,8 @@ weft_status wefti_post_copy(wefti_rank_device *d, const wefti_program_move *move
 
 weft_status wefti_wait_copy(wefti_rank_device *d, const wefti_program_move *move,
                             const wefti_step *step) {
+    if (wefti_step_tier(step) == WEFTI_SPACE_SERVER)
+        return name_copy(wefti_wait_served(d, step), step);
     if (move->rows && wefti_step_tier(step) == WEFTI_SPACE_DISK) return wait_file_rows(d, step);
     if (wefti_step_tier(step) == WEFTI_SPACE_DISK) return wait_file(d, step);
     return wefti_stream_follow(d->stream, d->copies, d->copied);

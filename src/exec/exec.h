@@ -26,8 +26,10 @@ weft_status wefti_rank_device_create(int threads, wefti_footprint need,
  * a moment both exist. */
 weft_status wefti_rank_device_reserve(wefti_rank_device *device, wefti_footprint need) WEFT_CHECKED;
 void wefti_rank_device_destroy(wefti_rank_device *device); /* before its comm */
-/* Creates the endpoints of all transfers of a program. Call it once before the program runs. The
- * program must outlive the device. */
+/* The device reaches servers by `service`, borrowed. Call it before programs are bound. */
+void wefti_rank_device_serve(wefti_rank_device *device, wefti_service *service);
+/* Creates the endpoints of all transfers of a program, and binds what servers keep of it. Call it
+ * once before the program runs. The program must outlive the device. */
 weft_status wefti_rank_device_bind(wefti_rank_device *device,
                                    const wefti_program *program) WEFT_CHECKED;
 /* Frees the endpoints of a program, and its persistent memory, which lies behind that of the other
@@ -88,6 +90,7 @@ typedef struct wefti_exec_options {
     bool orderly, to_the_end;
     wefti_before_update *before_update;
     void *before_update_context;
+    int64_t number;       /* of the step, for servers: see program/service.h */
     wefti_halted *halted; /* NULL: never. A section that must end once it has begun has none */
     void *halted_context;
     int32_t first_step, end_step; /* of a section without loops; end_step 0: to its end */

@@ -34,6 +34,8 @@ static weft_status map_block(wefti_rank_device *d, wefti_space space, wefti_term
                              int64_t bytes, wefti_arena_block *out) {
     void *p;
     if (space == WEFTI_SPACE_DISK) return open_file(d, term, bytes, out);
+    *out = (wefti_arena_block){.mapped = bytes, .remote = &d->remote};
+    if (space == WEFTI_SPACE_SERVER) return WEFT_OK;
     /* empty tensors have an address too */
     const int64_t mapped =
         ((bytes ? bytes : 1) + RANK_DEVICE_HUGE_PAGE - 1) & ~(int64_t)(RANK_DEVICE_HUGE_PAGE - 1);
@@ -46,6 +48,7 @@ static weft_status map_block(wefti_rank_device *d, wefti_space space, wefti_term
 }
 
 static void unmap_block(wefti_rank_device *d, wefti_space space, const wefti_arena_block *block) {
+    if (block->remote) return;
     if (block->file)
         wefti_disk_stream_close(block->file);
     else if (is_shared(d, space))
@@ -87,6 +90,7 @@ weft_status wefti_rank_device_reserve(wefti_rank_device *d, wefti_footprint need
 void wefti_rank_device_forget(wefti_rank_device *d, const wefti_program *program,
                               wefti_footprint others) {
     wefti_unbind(d, program);
+    wefti_unbind_served(d, program);
     wefti_close_caches(d, others.of[WEFTI_SPACE_HOST][WEFTI_PERSISTENT]);
     for (int s = 0; s < WEFTI_SPACES; s++) {
         wefti_device_arena *arena = &d->arenas[s][WEFTI_PERSISTENT];
@@ -142,6 +146,8 @@ weft_status wefti_rank_device_create(int threads, wefti_footprint need,
 void wefti_rank_device_destroy(wefti_rank_device *d) {
     if (!d) return;
     wefti_unbind(d, NULL);
+    wefti_unbind_served(d, NULL);
+    wefti_free(d->shards);
     wefti_free(d->bindings);
     wefti_row_queue_stop(d);
     wefti_close_caches(d, 0);
@@ -209,7 +215,7 @@ static weft_status take(wefti_rank_device *to, wefti_rank_device *from, wefti_sp
 
 weft_status wefti_rank_device_take(wefti_rank_device *to, wefti_rank_device *from) {
     WEFT_TRY(reserve_disk(to));
-    for (int s = 0; s < WEFTI_SPACES; s++) {
+    for (int s = 0; s < WEFTI_SPACE_SERVER; s++) { /* servers keep theirs */
         const wefti_device_arena *source = from->arenas[s];
         WEFT_TRY(take(to, from, (wefti_space)s, WEFTI_PERSISTENT, source[WEFTI_PERSISTENT].bytes));
         WEFT_TRY(take(to, from, (wefti_space)s, WEFTI_TRANSIENT, source[WEFTI_TRANSIENT].observed));
@@ -306,7 +312,7 @@ static weft_status fill_tensor(wefti_rank_device *d, const wefti_program *p, con
     return WEFT_OK;
 }
 
-static weft_status clear_file(const wefti_home *home) {
+static weft_status write_zeros(const wefti_home *home) {
     static const unsigned char zeros[1 << 16];
     for (int64_t at = 0, part; at < home->bytes; at += part) {
         part = home->bytes - at < (int64_t)sizeof zeros ? home->bytes - at : (int64_t)sizeof zeros;
@@ -317,7 +323,7 @@ static weft_status clear_file(const wefti_home *home) {
 
 static weft_status clear(wefti_rank_device *d, wefti_location at, int64_t bytes) {
     const wefti_home home = wefti_rank_device_home(d, at, bytes);
-    if (home.space == WEFTI_SPACE_DISK) return clear_file(&home);
+    if (home.space >= WEFTI_SPACE_DISK) return write_zeros(&home);
     return wefti_stream_fill(d->stream, wefti_rank_device_at(d, at), wefti_location_space(at), 0,
                              bytes);
 }

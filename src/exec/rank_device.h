@@ -54,6 +54,20 @@ typedef struct wefti_cache_of {
     wefti_disk_cache *cache;
 } wefti_cache_of;
 
+/* A copy to or from servers that is under way. */
+typedef struct wefti_served_move {
+    wefti_byte_range memory; /* device memory, exposed until the wait; NULL: not under way */
+    int64_t posted_ns;
+} wefti_served_move;
+
+/* A parameter on servers, bound to its shard. */
+typedef struct wefti_served_shard {
+    const wefti_program *program;
+    const wefti_program_served *of;
+    wefti_shard *shard;
+    wefti_served_move moves[2]; /* the push, the pull */
+} wefti_served_shard;
+
 struct wefti_rank_device {
     wefti_pool *pool;
     wefti_comm *comm;
@@ -80,6 +94,10 @@ struct wefti_rank_device {
     wefti_cache_of *caches;     /* in the order of their places */
     int64_t cache_count, cache_cap;
     wefti_device_arena arenas[WEFTI_SPACES][WEFTI_TERMS];
+    wefti_service *service; /* reaches servers, borrowed; NULL: there are none */
+    wefti_remote remote;    /* their bytes */
+    wefti_served_shard *shards;
+    int64_t shard_count, shard_cap;
     wefti_binding *bindings;
     int64_t binding_count, binding_cap;
     int64_t waited_ns; /* in waits for transfers */
@@ -151,6 +169,17 @@ wefti_disk_cache *wefti_cache_with(const wefti_rank_device *d, const wefti_disk_
                                    int *out_part, int64_t *out_row);
 /* Reads or writes rows, by way of the table's cache if it has one. */
 weft_status wefti_move_rows(const wefti_rank_device *d, wefti_row_move *move) WEFT_CHECKED;
+
+/* ---- servers.c ---- */
+
+weft_status wefti_bind_served(wefti_rank_device *d, const wefti_program *program) WEFT_CHECKED;
+void wefti_unbind_served(wefti_rank_device *d, const wefti_program *program); /* NULL: of all */
+/* A copy to or from servers. */
+weft_status wefti_post_served(wefti_rank_device *d, const wefti_program_move *move,
+                              const wefti_step *step) WEFT_CHECKED;
+weft_status wefti_wait_served(wefti_rank_device *d, const wefti_step *step) WEFT_CHECKED;
+/* Gives up all that are under way. */
+void wefti_end_served(wefti_rank_device *d);
 
 /* ---- row_queue.c ---- */
 

@@ -234,6 +234,7 @@ weft_status wefti_rank_device_bind(wefti_rank_device *d, const wefti_program *pr
     wefti_binding b = {.program = program};
     WEFT_TRY(wefti_bind_rows(d, program));
     WEFT_TRY(wefti_bind_caches(d, program));
+    WEFT_TRY(wefti_bind_served(d, program));
     b.count = program->partition ? wefti_partition_transfers(program->partition) : 0;
     if (b.count == 0) return WEFT_OK;
     WEFT_REQUIRE(d->comm, WEFT_E_BUG, "the program communicates, the device is alone");

@@ -18,7 +18,8 @@ struct wefti_workers {
     int32_t first;         /* rank of the first device of this process */
     wefti_comm *joined;    /* the side of one rank in a world of processes, borrowed; else NULL */
     member *members;
-    wefti_comm **comms; /* NULL for a single device */
+    wefti_comm **comms;       /* NULL for a single device */
+    wefti_service **services; /* [size]; NULL: there are no servers */
     pthread_mutex_t lock;
     pthread_cond_t begun, finished;
     uint64_t round; /* incremented for each piece of work */
@@ -41,6 +42,8 @@ static void report(wefti_workers *workers, int32_t rank, weft_status status) {
         workers->failed = rank;
     }
     pthread_mutex_unlock(&workers->lock);
+    wefti_service *service = workers->services ? workers->services[rank] : NULL;
+    if (service) service->engine->break_off(service, weft_error_rank(), weft_error_message());
     wefti_comm_break_by_failure(workers->comms[rank]);
 }
 
@@ -80,6 +83,7 @@ weft_status wefti_workers_run(wefti_workers *workers, wefti_workers_work *work, 
     pthread_mutex_unlock(&workers->lock);
     if (workers->failure.status == WEFT_OK) return WEFT_OK;
     wefti_comm_mend(workers->comms[0]);
+    if (workers->services) workers->services[0]->engine->mend(workers->services[0]);
     return wefti_failure_tell(&workers->failure);
 }
 
@@ -152,6 +156,12 @@ weft_status wefti_workers_join(wefti_comm *comm, int threads, wefti_footprint ne
     return create(1, comm, threads, &need, disk, out);
 }
 
+void wefti_workers_serve(wefti_workers *workers, wefti_service **services) {
+    workers->services = services;
+    for (int32_t r = 0; r < workers->size; r++)
+        wefti_rank_device_serve(workers->members[r].device, services[r]);
+}
+
 void wefti_workers_destroy(wefti_workers *workers) {
     if (!workers) return;
     pthread_mutex_lock(&workers->lock);
@@ -161,11 +171,14 @@ void wefti_workers_destroy(wefti_workers *workers) {
     for (int32_t r = 0; r < workers->threads; r++) pthread_join(workers->members[r].thread, NULL);
     for (int32_t r = 0; r < workers->size && workers->members; r++)
         wefti_rank_device_destroy(workers->members[r].device);
+    for (int32_t r = 0; r < workers->size && workers->services; r++)
+        wefti_service_destroy(workers->services[r]);
     for (int32_t r = 0; r < workers->size && workers->comms; r++)
         wefti_comm_destroy(workers->comms[r]);
     pthread_mutex_destroy(&workers->lock);
     pthread_cond_destroy(&workers->begun);
     pthread_cond_destroy(&workers->finished);
+    wefti_free(workers->services);
     wefti_free(workers->comms);
     wefti_free(workers->members);
     wefti_free(workers);

@@ -17,6 +17,9 @@ weft_status wefti_workers_create(int32_t devices, int threads, const wefti_footp
  * borrowed. */
 weft_status wefti_workers_join(wefti_comm *comm, int threads, wefti_footprint need,
                                const wefti_disk_place *disk, wefti_workers **out) WEFT_CHECKED;
+/* The devices reach servers by these, one for each. Takes over the array and what is in it. Call it
+ * before programs are bound. */
+void wefti_workers_serve(wefti_workers *workers, wefti_service **services);
 void wefti_workers_destroy(wefti_workers *workers);
 /* NULL: the device belongs to another process. */
 wefti_rank_device *wefti_workers_device(const wefti_workers *workers, int32_t rank);

@@ -12,7 +12,9 @@ const char *wefti_phase_text(const wefti_step *step) {
 }
 
 const char *wefti_copy_text(const wefti_step *step) {
-    return wefti_step_fetches(step) ? "fetch" : "store";
+    const bool serves = wefti_step_tier(step) == WEFTI_SPACE_SERVER;
+    if (wefti_step_fetches(step)) return serves ? "pull" : "fetch";
+    return serves ? "push" : "store";
 }
 
 const char *wefti_section_text(wefti_section section) {

@@ -125,6 +125,7 @@ typedef enum wefti_tensor_role {
     X(STAGES, "whole: the schedule ends backward passes later (zero_bubble)")                      \
     X(KEPT, "whole: its gradient is kept to be read")                                              \
     X(BUDDIES, "whole: another rank keeps a copy of its state")                                    \
+    X(SERVED, "whole: servers keep it")                                                            \
     X(OPTIMIZER, "whole: the optimizer needs all of it")                                           \
     X(TIER, "whole: its gradient is not in device memory, or the host updates it")
 typedef enum wefti_rows_form {
@@ -231,6 +232,7 @@ typedef struct wefti_program {
     int32_t tensor_count;
     wefti_program_served *served; /* parameters that this program trains, and servers keep */
     int32_t served_count;
+    bool serves; /* servers keep parameters of some stage */
     /* With buddies: the rank that keeps copies of this device's state, and the rank of which this
      * device keeps copies. -1: none, or it needs none. `owned` are this device's pieces; `copies`
      * are the ward's, in the same order. */

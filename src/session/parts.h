@@ -93,6 +93,7 @@ struct weft_session {
     int64_t *rows;    /* first global row of each microbatch since the last update */
     double *of_ranks; /* [devices]: a number of each rank, while they are compared */
     int accumulated;  /* microbatches since the last update */
+    int64_t attempts; /* of passes that begin a step, for servers */
     bool copied;      /* the copies of masters are those of their present values */
     wefti_bf16_compute bf16;
     wefti_before_update *before_update;

@@ -42,6 +42,7 @@ static section_run run_of(const weft_session *s, const wefti_view *view, wefti_s
                                .step = (uint64_t)s->survivor.step,
                                .row_offset = s->row},
                     .rows = view->own->all_microbatches ? s->rows : NULL,
+                    .number = s->attempts,
                     .orderly = s->world != NULL,
                     .to_the_end = s->world && !view->loss_everywhere,
                     .before_update = s->before_update,
@@ -96,6 +97,7 @@ static weft_status name_culprit(weft_session *s, const wefti_view *view, wefti_s
     if (own && wefti_section_communicates(view->own, section, view->own->step_count[section]))
         return wefti_fail_world(s->world, status);
     char *first = wefti_strdup(weft_error_message());
+    s->attempts++;
     section_run run = run_of(s, view, section);
     run.options.check_finite = true;
     weft_status again =
@@ -218,6 +220,7 @@ static weft_status accumulate(weft_session *s, double *out_loss) {
     }
     bool first = at_once || !s->accumulated;
     wefti_survivor_forget(&s->survivor);
+    if (first) s->attempts++;
     if (s->optimizer && first) {
         WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(step), (double)(s->survivor.step + 1)));
         WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(gradient_scale), gradient_scale(s)));
@@ -347,6 +350,8 @@ weft_status wefti_session_apply(weft_session *s) {
     WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(gradient_scale), s->scale));
     WEFT_TRY(set_scalar(s, WEFTI_STEP_PLACE(learning_rate), s->rate));
     wefti_survivor_updates(&s->survivor);
+    /* what a rank pulls may change before another rank comes to it */
+    if (s->views[0]->own->serves) wefti_session_saving_captured(s);
     const bool alone = updates_alone(s);
     WEFT_TRY(run_part(s, s->views[0], WEFTI_SECTION_UPDATE, alone ? PART_PIECES : PART_ALL));
     s->made_scale = s->scale;

@@ -238,7 +238,7 @@ static inline void compare(uint64_t seed, weft_session *a, weft_session *b) {
     }
 }
 
-static inline weft_status create(const trial *t, weft_graph *g, bool recovery, weft_session **out) {
+static inline weft_session_options options_of(const trial *t) {
     weft_session_options o = weft_session_defaults();
     o.bf16 = t->dtype == WEFT_BF16 ? WEFT_BF16_NATIVE : WEFT_BF16_AUTO;
     o.optimizer.kind = t->optimizer;
@@ -247,8 +247,13 @@ static inline weft_status create(const trial *t, weft_graph *g, bool recovery, w
     o.threads = 1;
     o.seed = t->seed;
     o.plan = t->plan;
-    o.recovery = recovery;
     o.disk = folder;
+    return o;
+}
+
+static inline weft_status create(const trial *t, weft_graph *g, bool recovery, weft_session **out) {
+    weft_session_options o = options_of(t);
+    o.recovery = recovery;
     return weft_session_create(g, &o, out);
 }
 
