@@ -250,7 +250,8 @@ typedef struct weft_job_parallel {
     } fusion;
     weft_job_dataset dataset;
     bool overlap;
-    weft_job_pairs place; /* match -> "host" or "device", as in weft_op_place */
+    weft_job_pairs place;  /* match -> "host" or "device", as in weft_op_place */
+    weft_job_pairs server; /* match -> "sync", as in weft_plan_server */
 } weft_job_parallel;
 
 typedef struct weft_job {

@@ -34,6 +34,7 @@ typedef enum wefti_job_kind {
     WEFTI_JOB_STAGES,   /* [{match, stage}] */
     WEFTI_JOB_OFFLOADS, /* [{match, what, to}], or one of `words` for all parameters */
     WEFTI_JOB_PLACES,   /* [{match, on}] */
+    WEFTI_JOB_SERVERS,  /* [{match, sync}] */
     WEFTI_JOB_TEXTS,
     WEFTI_JOB_DATASET, /* weft_job_dataset: a choice, or {name: layout} */
     WEFTI_JOB_BUCKETS, /* const char *: bytes, or whole numbers */

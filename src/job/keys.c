@@ -106,6 +106,7 @@ const char *weft_schedule_text(weft_schedule_kind schedule) {
 #define TYPE_STAGES "list of {match, stage}"
 #define TYPE_OFFLOADS "list of {match, what, to, cache}, or a choice"
 #define TYPE_PLACES "list of {match, on}"
+#define TYPE_SERVERS "list of {match, sync}"
 #define TYPE_TEXTS "list of texts"
 #define TYPE_DATASET "choice, {input: layout}, or parts of each input"
 #define TYPE_BUCKETS "bytes or list of whole numbers"

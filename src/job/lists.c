@@ -169,25 +169,37 @@ static weft_status add_value(lists_reader *r, const wefti_yaml *entry, const cha
 
 /* ---- lists ---- */
 
+typedef enum rule_need {
+    RULE_NEEDED,
+    RULE_SIZE, /* may be absent; bytes or per cent */
+    RULE_WORD  /* may be absent, which is its first word */
+} rule_need;
+
 /* A key of an entry {match: pattern, ...}. */
 typedef struct rule_key {
     const char *name;
     bool plain;               /* its value is written without quotes */
     const char *const *words; /* its values; NULL: any text */
-    bool size;                /* it may be absent; its value is bytes or per cent */
+    rule_need need;
 } rule_key;
+
+static const char *const server_paces[] = {"sync", NULL};
 
 enum { RULE_KEYS = 4 };
 /* The keys of an entry by the kind of the list. Only the last value may contain spaces. */
 static const rule_key rule_keys[][RULE_KEYS + 1] = {
-    [WEFTI_JOB_SPLITS] = {{"match", false, NULL, false}, {"split", false, NULL, false}},
-    [WEFTI_JOB_LAYOUTS] = {{"match", false, NULL, false}, {"layout", false, NULL, false}},
-    [WEFTI_JOB_STAGES] = {{"match", false, NULL, false}, {"stage", true, NULL, false}},
-    [WEFTI_JOB_PLACES] = {{"match", false, NULL, false}, {"on", true, wefti_place_words, false}},
-    [WEFTI_JOB_OFFLOADS] = {{"match", false, NULL, false},
-                            {"what", true, wefti_offload_words, false},
-                            {"to", true, wefti_tier_words, false},
-                            {"cache", true, NULL, true}},
+    [WEFTI_JOB_SPLITS] = {{"match", false, NULL, RULE_NEEDED}, {"split", false, NULL, RULE_NEEDED}},
+    [WEFTI_JOB_LAYOUTS] = {{"match", false, NULL, RULE_NEEDED},
+                           {"layout", false, NULL, RULE_NEEDED}},
+    [WEFTI_JOB_STAGES] = {{"match", false, NULL, RULE_NEEDED}, {"stage", true, NULL, RULE_NEEDED}},
+    [WEFTI_JOB_PLACES] = {{"match", false, NULL, RULE_NEEDED},
+                          {"on", true, wefti_place_words, RULE_NEEDED}},
+    [WEFTI_JOB_SERVERS] = {{"match", false, NULL, RULE_NEEDED},
+                           {"sync", true, server_paces, RULE_WORD}},
+    [WEFTI_JOB_OFFLOADS] = {{"match", false, NULL, RULE_NEEDED},
+                            {"what", true, wefti_offload_words, RULE_NEEDED},
+                            {"to", true, wefti_tier_words, RULE_NEEDED},
+                            {"cache", true, NULL, RULE_SIZE}},
 };
 
 /* `name`: of the key of an entry; "": the list as a whole. */
@@ -250,10 +262,16 @@ static weft_status read_rule(lists_reader *r, const wefti_yaml *entry) {
         WEFT_FAIL(WEFT_E_ARG, "%sunknown key '%.60s' in %s; an entry has %s",
                   wefti_job_where(r->draft, &mark, where), child->key, r->row->path, list);
     }
+    wefti_yaml first = {.kind = WEFTI_YAML_SCALAR};
     for (int i = 0; keys[i].name; i++) {
-        if (keys[i].size && found[i]) WEFT_TRY(check_size(r, found[i], keys[i].name));
-        WEFT_REQUIRE(found[i] || keys[i].size, WEFT_E_ARG, "%san entry of %s needs '%s'",
-                     wefti_job_where(r->draft, &mark, where), r->row->path, keys[i].name);
+        if (keys[i].need == RULE_SIZE && found[i]) WEFT_TRY(check_size(r, found[i], keys[i].name));
+        if (keys[i].need == RULE_WORD && !found[i]) {
+            first.text = keys[i].words[0];
+            found[i] = &first;
+        }
+        WEFT_REQUIRE(found[i] || keys[i].need == RULE_SIZE, WEFT_E_ARG,
+                     "%san entry of %s needs '%s'", wefti_job_where(r->draft, &mark, where),
+                     r->row->path, keys[i].name);
         if (keys[i].words) WEFT_TRY(check_word(r, found[i], keys[i].name, keys[i].words));
     }
     if (found[0]->kind != WEFTI_YAML_SCALAR) return refuse(r, found[0]);
@@ -375,7 +393,7 @@ static void write_rule(const weft_job_pair *pair, const rule_key *keys, wefti_te
     const char *at = pair->value;
     wefti_text_add(out, "{%s: ", keys[0].name);
     wefti_job_write_quoted(pair->key, out);
-    for (int k = 1; keys[k].name && (*at || !keys[k].size); k++) {
+    for (int k = 1; keys[k].name && (*at || keys[k].need != RULE_SIZE); k++) {
         const bool last = !keys[k + 1].name;
         const size_t bytes = last ? strlen(at) : strcspn(at, " ");
         wefti_text_add(out, ", %s: ", keys[k].name);

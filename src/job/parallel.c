@@ -402,6 +402,14 @@ static weft_status build_place(const wefti_job_draft *draft, weft_plan *plan) {
     return WEFT_OK;
 }
 
+static weft_status build_server(const wefti_job_draft *draft, weft_plan *plan) {
+    const weft_job_pairs *rules = &draft->job.parallel.server;
+    for (int64_t i = 0; i < rules->count; i++)
+        WEFT_TRY(
+            at_pair(&rules->items[i], "parallel", weft_plan_server(plan, rules->items[i].key)));
+    return WEFT_OK;
+}
+
 static weft_status build_rest(const wefti_job_draft *draft, weft_plan *plan) {
     const weft_job_parallel *p = &draft->job.parallel;
     const weft_job_recompute *r = &p->recompute;
@@ -419,6 +427,7 @@ static weft_status build_rest(const wefti_job_draft *draft, weft_plan *plan) {
                     weft_plan_recompute(plan, r->mode, r->cells.items[i].key, r->communication)));
     WEFT_TRY(build_offload(draft, plan));
     WEFT_TRY(build_place(draft, plan));
+    WEFT_TRY(build_server(draft, plan));
     WEFT_TRY(weft_plan_master(plan, draft->job.train.master));
     WEFT_TRY(weft_plan_gradients_sum(plan, p->gradients == WEFT_GRADIENTS_SUM));
     WEFT_TRY(build_fusion(draft, plan, "allreduce", &p->fusion.allreduce));

@@ -47,6 +47,7 @@ static const char *wanted(const wefti_job_row *row, const char *text, char *out)
         [WEFTI_JOB_OFFLOADS] =
             "a list of {match: pattern, what: optimizer or parameters, to: tier}, or one of",
         [WEFTI_JOB_PLACES] = "a list of entries {match: pattern, on: host or device}",
+        [WEFTI_JOB_SERVERS] = "a list of entries {match: pattern, sync: sync}",
         [WEFTI_JOB_TEXTS] = "a list of texts",
         [WEFTI_JOB_DATASET] =
             "names with layouts, as {image: [dp, -, -, sp]}, parts as ((1,1,1,4),(1,)), or one of",

@@ -94,6 +94,7 @@ static const char all_words[] =
     "memory.disk.path=/tmp/weft\n"
     "memory.disk.size=1GiB\n"
     "parallel.place=[{match: 'h.*:update', on: host}, {on: device, match: \"h.0.*:update\"}]\n"
+    "parallel.server=[{match: 'wpe.*'}, {sync: sync, match: ln_f.weight}]\n"
     "parallel.gradients=sum\n"
     "parallel.fusion.allreduce=index\n"
     "parallel.fusion.allreduce.config=[20, 35]\n"
@@ -126,6 +127,7 @@ static const char all_plan[] =
     "  {\"match\": \"h.*\", \"what\": \"saved\", \"to\": \"host\"}],"
     " \"place\": [{\"match\": \"h.*:update\", \"on\": \"host\"},"
     "  {\"match\": \"h.0.*:update\", \"on\": \"device\"}],"
+    " \"server\": [{\"match\": \"wpe.*\"}, {\"match\": \"ln_f.weight\"}],"
     " \"fusion\": {\"allreduce\": {\"mode\": \"index\", \"config\": [20, 35]},"
     "  \"allgather\": {\"mode\": \"size\", \"config\": 26214400}}}";
 
@@ -251,6 +253,10 @@ static void test_refused_words(void **state) {
     refused("parallel.place=[{match: 'h.*:update'}]", "parallel.place|'on'");
     refused("parallel.place=[{match: 'h[:update', on: host}]", "place|'h[:update'");
     refused("parallel.place=host", "parallel.place|match|on");
+    refused("parallel.server=[{match: wte, sync: async}]", "parallel.server|sync|'async'");
+    refused("parallel.server=[{sync: sync}]", "parallel.server|'match'");
+    refused("parallel.server=[{match: wte, staleness: 4}]", "staleness|parallel.server");
+    refused("parallel.server=[{match: 'h[.'}]", "server|'h[.'");
     refused("memory.offload=[{match: 'h[', what: optimizer, to: host}]", "offload|'h['");
     refused("memory.offload=disk", "'memory.offload=disk': memory.offload|memory.disk.path");
     refused("memory.disk.path=/tmp", "'memory.disk.path=/tmp': memory.disk.path|memory.offload");
