@@ -35,15 +35,15 @@ static void open_world(world *w, uint64_t seed, int32_t ranks) {
     assert_int_equal(pthread_barrier_init(&w->step, NULL, (unsigned)ranks), 0);
     for (int k = 0; k < SHARDS; k++) {
         const weft_desc desc = weft_desc_of(WEFT_F32, 1, (int64_t[]){ELEMS - 7 * k});
-        w->served[k] = (wefti_served){.name = names[k],
-                                      .desc = desc,
-                                      .whole = weft_desc_of(WEFT_F32, 1, (int64_t[]){2 * ELEMS}),
-                                      .region = {.begin = {k == 2 ? ELEMS : 0},
-                                                 .size = {desc.shape[0]}},
-                                      .terms = ranks,
-                                      .rule = {.op = op, .attrs = op->attrs, .absent = 1},
-                                      .part_bytes = {weft_desc_bytes(&desc)},
-                                      .square = WEFT_F64};
+        w->served[k] =
+            (wefti_served){.name = names[k],
+                           .desc = desc,
+                           .whole = weft_desc_of(WEFT_F32, 1, (int64_t[]){2 * ELEMS}),
+                           .region = {.begin = {k == 2 ? ELEMS : 0}, .size = {desc.shape[0]}},
+                           .terms = ranks,
+                           .rule = {.op = op, .attrs = op->attrs, .absent = 1},
+                           .part_bytes = {weft_desc_bytes(&desc)},
+                           .square = WEFT_F64};
     }
     ASSERT_OK(wefti_service_local(ranks, 1, w->services));
 }
@@ -113,8 +113,7 @@ static void make_step(rank_side *r, int step, int64_t number) {
     for (int k = 0; k < SHARDS; k++) ASSERT_OK(r->shards[k]->engine->wait_push(r->shards[k]));
     for (int k = 0; k < SHARDS; k++)
         ASSERT_OK(r->shards[k]->engine->pull(r->shards[k], number, &scalars, r->value[k]));
-    for (int k = SHARDS - 1; k >= 0; k--)
-        ASSERT_OK(r->shards[k]->engine->wait_pull(r->shards[k]));
+    for (int k = SHARDS - 1; k >= 0; k--) ASSERT_OK(r->shards[k]->engine->wait_pull(r->shards[k]));
 }
 
 static void *run_rank(void *context) {

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include "base/status.h"
 
@@ -33,18 +34,18 @@ static inline bool wefti_conn_blames_other(weft_status status) {
 
 /* --- keys.c: proofs and tags --- */
 
-typedef struct wefti_conn_who {
+typedef struct wefti_conn_side {
     int32_t number; /* a rank of a world, whose role is 0, or a member of a job */
     uint8_t role;
-} wefti_conn_who;
-static inline bool wefti_conn_same(wefti_conn_who a, wefti_conn_who b) {
+} wefti_conn_side;
+static inline bool wefti_conn_same(wefti_conn_side a, wefti_conn_side b) {
     return a.number == b.number && a.role == b.role;
 }
 
 typedef struct wefti_conn_hello { /* what both sides prove */
     unsigned char listener[WEFTI_CONN_NONCE], connector[WEFTI_CONN_NONCE];
-    wefti_conn_who from, to; /* who connects, and who listens */
-    uint8_t stream;          /* number of the connection among those of the two */
+    wefti_conn_side from, to; /* the connector, and the listener */
+    uint8_t stream;           /* number of the connection among those of the two */
 } wefti_conn_hello;
 /* The answer to a challenge, as it is sent, but its proof. */
 void wefti_conn_write_answer(const wefti_conn_hello *hello, unsigned char out[WEFTI_CONN_ANSWER]);
@@ -54,7 +55,7 @@ weft_status wefti_conn_prove(const unsigned char key[WEFTI_CONN_KEY], const char
                              const wefti_conn_hello *hello,
                              unsigned char out[WEFTI_CONN_PROOF]) WEFT_CHECKED;
 typedef enum wefti_conn_verdict { WEFTI_CONN_STRANGER, WEFTI_CONN_KNOWN } wefti_conn_verdict;
-/* Whether somebody with the key has answered the challenge in hello->listener, and who it is. */
+/* Whether a side with the key has answered the challenge in hello->listener, and which one. */
 weft_status wefti_conn_judge(const unsigned char key[WEFTI_CONN_KEY],
                              const unsigned char answer[WEFTI_CONN_ANSWER], wefti_conn_hello *hello,
                              wefti_conn_verdict *out) WEFT_CHECKED;
@@ -164,20 +165,83 @@ typedef struct wefti_conn_frame {
 weft_status wefti_conn_next(wefti_conn *c, size_t at, wefti_conn_frame *out) WEFT_CHECKED;
 void wefti_conn_forget(wefti_conn *c, size_t bytes); /* the first received ones */
 
-/* --- port.c: where strangers come. It may stay open. --- */
+/* --- port.c: accepts connections, and proves them. It may stay open. --- */
 
 typedef struct wefti_conn_port {
     int fd, poller; /* poller: readable if there is something to do */
-    wefti_conn_who me;
+    wefti_conn_side me;
     const wefti_conn_keys *keys;
     wefti_conn stranger[WEFTI_CONN_STRANGERS];
 } wefti_conn_port;
 /* At the address *at (of `bytes` bytes), which becomes the one where it listens. */
-weft_status wefti_conn_port_open(wefti_conn_port *p, wefti_conn_who me, const wefti_conn_keys *keys,
-                                 struct sockaddr_storage *at, socklen_t bytes) WEFT_CHECKED;
+weft_status wefti_conn_port_open(wefti_conn_port *p, wefti_conn_side me,
+                                 const wefti_conn_keys *keys, struct sockaddr_storage *at,
+                                 socklen_t bytes) WEFT_CHECKED;
 void wefti_conn_port_close(wefti_conn_port *p);
 /* The next connection whose answer was right: PROVED, and to `me`. It is the caller's from then on.
  * WEFT_PENDING: none now. Strangers have 5 s. */
 weft_status wefti_conn_port_next(wefti_conn_port *p, wefti_conn *out) WEFT_CHECKED;
+
+/* --- hub.c: the connections of a process that may be called as long as it runs, and that calls
+ * others when it needs them. One thread uses a hub. --- */
+
+typedef struct wefti_conn_hub wefti_conn_hub;
+typedef struct wefti_conn_queued wefti_conn_queued;
+/* A connection of a hub, to be used until `closed` has been told, or it is closed here. */
+typedef struct wefti_conn_link {
+    void *owner; /* the owner's; NULL at first */
+    wefti_conn_side side;
+    wefti_conn conn;
+    /* The hub's: */
+    wefti_conn_hub *hub;
+    struct wefti_conn_link *next;
+    bool known;                       /* to the owner */
+    int64_t until_ns;                 /* to be open */
+    wefti_conn_queued *first, **last; /* frames that the socket has not taken */
+    size_t queued;
+    weft_status status; /* why it was closed, */
+    char why[160];      /* and in words; "": it was not */
+} wefti_conn_link;
+
+typedef struct wefti_conn_hub_options {
+    wefti_conn_side me;
+    unsigned char key[WEFTI_CONN_KEY]; /* as wefti_conn_keys */
+    bool encrypts;
+    double seconds;     /* in which a connection has to open */
+    size_t queue_bytes; /* of frames that wait on a link */
+    void *context;
+    /* A turn calls these. They may send, call and close, and make no turn. */
+    /* Whether to accept a caller that has proved the key. */
+    bool (*takes)(void *context, wefti_conn_side from);
+    void (*opened)(void *context, wefti_conn_link *l); /* of a caller, or of a call from here */
+    /* A whole, authenticated frame; the body is there until this returns. A failure closes the
+     * link. */
+    weft_status (*heard)(void *context, wefti_conn_link *l, const wefti_conn_frame *frame);
+    /* Or a call has failed. WEFT_E_PEER: by the other side; WEFT_E_CORRUPT: it has sent what is
+     * wrong; WEFT_E_TIMEOUT: it did not open in time; WEFT_E_STOPPED: a newer connection of the
+     * same side has taken its place; what `heard` returned. */
+    void (*closed)(void *context, wefti_conn_link *l, weft_status status, const char *why);
+} wefti_conn_hub_options;
+
+/* Listens at *at, as wefti_conn_port_open. The options are copied. */
+weft_status wefti_conn_hub_open(const wefti_conn_hub_options *o, struct sockaddr_storage *at,
+                                socklen_t bytes, wefti_conn_hub **out) WEFT_CHECKED;
+void wefti_conn_hub_close(wefti_conn_hub *hub); /* nobody is told; NULL is legal */
+/* Readable if a turn has something to do. Limits of time are seen by turns only. */
+int wefti_conn_hub_poller(const wefti_conn_hub *hub);
+/* Waits for events for that time at most (-1: any), and does what there is to do. What is wrong
+ * with a link closes that link. */
+weft_status wefti_conn_hub_turn(wefti_conn_hub *hub, int milliseconds) WEFT_CHECKED;
+/* The link that was called before, if it is not closed; else it begins. Frames may be sent at once.
+ */
+weft_status wefti_conn_hub_call(wefti_conn_hub *hub, wefti_conn_side to,
+                                const struct sockaddr_storage *at, socklen_t bytes,
+                                wefti_conn_link **out) WEFT_CHECKED;
+/* A frame, whose body is copied from `parts` pieces: WEFTI_CONN_BODY bytes at most. WEFT_PENDING:
+ * too many bytes wait, and nothing was sent. After a failure with WEFT_E_PEER, `closed` follows. */
+weft_status wefti_conn_link_send(wefti_conn_link *l, uint32_t kind, uint64_t tag, uint64_t place,
+                                 const struct iovec *part, int parts) WEFT_CHECKED;
+/* `closed` is not told. What waits is not sent. */
+void wefti_conn_link_close(wefti_conn_link *l);
 
 #endif

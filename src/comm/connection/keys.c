@@ -42,8 +42,8 @@ void wefti_conn_write_answer(const wefti_conn_hello *hello, unsigned char out[WE
 static void read_answer(const unsigned char answer[WEFTI_CONN_ANSWER], wefti_conn_hello *out) {
     const unsigned char *sides = answer + WEFTI_CONN_NONCE;
     memcpy(out->connector, answer, WEFTI_CONN_NONCE);
-    out->from = (wefti_conn_who){(int32_t)wefti_get_number(sides, 4), sides[9]};
-    out->to = (wefti_conn_who){(int32_t)wefti_get_number(sides + 4, 4), sides[10]};
+    out->from = (wefti_conn_side){(int32_t)wefti_get_number(sides, 4), sides[9]};
+    out->to = (wefti_conn_side){(int32_t)wefti_get_number(sides + 4, 4), sides[10]};
     out->stream = sides[8]; /* the last byte is 0 if the proof is right */
 }
 

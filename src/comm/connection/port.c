@@ -14,8 +14,9 @@ enum { ACCEPTS = 8 /* before others have their turn */, PORT_EVENTS = 64 };
 #define LISTENS UINT64_MAX /* the name of the event that somebody calls */
 static const int64_t stranger_ns = 5000000000;
 
-weft_status wefti_conn_port_open(wefti_conn_port *p, wefti_conn_who me, const wefti_conn_keys *keys,
-                                 struct sockaddr_storage *at, socklen_t bytes) {
+weft_status wefti_conn_port_open(wefti_conn_port *p, wefti_conn_side me,
+                                 const wefti_conn_keys *keys, struct sockaddr_storage *at,
+                                 socklen_t bytes) {
     struct epoll_event e = {.events = EPOLLIN, .data.u64 = LISTENS};
     socklen_t room = sizeof *at;
     p->me = me;

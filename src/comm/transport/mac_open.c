@@ -60,7 +60,7 @@ static weft_status start_listening(mac_opening *m, mac_entry *out) {
     const char *interface = m->o->interface;
     char why[160];
     WEFT_TRY(own_address(interface, out));
-    wefti_conn_who me = {.number = m->s->rank};
+    wefti_conn_side me = {.number = m->s->rank};
     struct epoll_event e = {.events = EPOLLIN, .data.u64 = 0};
     weft_status status =
         wefti_conn_port_open(&m->port, me, &m->s->keys, &out->at, (socklen_t)out->bytes);
