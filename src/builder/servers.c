@@ -92,7 +92,7 @@ static weft_status copy_attrs(wefti_emitter *b, wefti_update_rule *rule) {
     const int count = wefti_attr_count(rule->op);
     wefti_attr *attrs;
     if (!rule->attrs) return WEFT_OK;
-    WEFT_TRY(wefti_new_array(b->p->arena, count, sizeof *attrs, &attrs));
+    WEFT_TRY(wefti_new_array(b->p->arena, count, sizeof *attrs, &attrs)); /* ends with {0} */
     memcpy(attrs, rule->attrs, (size_t)count * sizeof *attrs);
     rule->attrs = attrs;
     return WEFT_OK;

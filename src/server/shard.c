@@ -79,6 +79,14 @@ static weft_status describe(wefti_shard_state *s, const wefti_served *served) {
     of->term = -1;
     of->name = wefti_arena_strdup(s->arena, served->name);
     WEFT_REQUIRE(of->name, WEFT_E_NOMEM, "no memory for the shard of a server");
+    if (served->rule.attrs) {
+        const size_t bytes =
+            ((size_t)wefti_attr_count(served->rule.op) + 1) * sizeof *of->rule.attrs;
+        wefti_attr *attrs = wefti_arena_alloc(s->arena, bytes);
+        WEFT_REQUIRE(attrs, WEFT_E_NOMEM, "no memory for the shard of a server");
+        memcpy(attrs, served->rule.attrs, bytes);
+        of->rule.attrs = attrs;
+    }
     for (int i = 0; i < of->rule.states; i++) {
         of->rule.state_names[i] = wefti_arena_strdup(s->arena, served->rule.state_names[i]);
         WEFT_REQUIRE(of->rule.state_names[i], WEFT_E_NOMEM, "no memory for the shard of a server");
@@ -153,6 +161,7 @@ static bool same_rule(const wefti_update_rule *a, const wefti_update_rule *b) {
     if (a->op != b->op || a->states != b->states || a->absent != b->absent) return false;
     for (int i = 0; i < a->states; i++)
         if (!wefti_desc_equal(&a->state_descs[i], &b->state_descs[i])) return false;
+    if (!a->attrs || !b->attrs) return a->attrs == b->attrs;
     for (int i = 0; i < wefti_attr_count(a->op); i++)
         if (!wefti_attr_equal(&a->attrs[i], &b->attrs[i])) return false;
     return true;

@@ -1,167 +1,14 @@
-/* Servers in one process, without a program. Ranks in threads push whole numbers, whose sums are
- * exact in any order, and pull. Each step counts once, also if it was given up and made again, and
- * none is lost. Ranks that wait hear of the failure of another one. What does not fit is refused.
- * WEFT_TEST_SEED sets the first seed. */
-#include "support.h"
+/* Servers in one process, without a program (service_trial.h). Ranks that wait hear of the failure
+ * of another one. What does not fit is refused. WEFT_TEST_SEED sets the first seed. */
+#include "service_trial.h"
 
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/philox.h"
-#include "graph/graph.h"
 #include "server/local.h"
-#include "weft/graph.h"
 
-enum { MOST_RANKS = 4, ELEMS = 1003, STEPS = 12, SHARDS = 5 };
-
-/* What all ranks know. */
-typedef struct world {
-    uint64_t seed;
-    int32_t ranks;
-    weft_graph *graph; /* for its ops */
-    wefti_served served[SHARDS];
-    wefti_service *services[MOST_RANKS];
-    pthread_barrier_t step;
-} world;
-
-/* Gradient descent without a momentum: value -= rate * scale * gradient. */
-static void open_world(world *w, uint64_t seed, int32_t ranks) {
-    static const char *const names[SHARDS] = {"a", "b", "b", "c", "d"};
-    *w = (world){.seed = seed, .ranks = ranks};
-    ASSERT_OK(weft_graph_create(&w->graph));
-    const weft_op_def *op = wefti_op_find(w->graph->ops, "opt_sgd");
-    assert_non_null(op);
-    assert_int_equal(pthread_barrier_init(&w->step, NULL, (unsigned)ranks), 0);
-    for (int k = 0; k < SHARDS; k++) {
-        const weft_desc desc = weft_desc_of(WEFT_F32, 1, (int64_t[]){ELEMS - 7 * k});
-        w->served[k] =
-            (wefti_served){.name = names[k],
-                           .desc = desc,
-                           .whole = weft_desc_of(WEFT_F32, 1, (int64_t[]){2 * ELEMS}),
-                           .region = {.begin = {k == 2 ? ELEMS : 0}, .size = {desc.shape[0]}},
-                           .terms = ranks,
-                           .rule = {.op = op, .attrs = op->attrs, .absent = 1},
-                           .part_bytes = {weft_desc_bytes(&desc)},
-                           .square = WEFT_F64};
-    }
-    ASSERT_OK(wefti_service_local(ranks, 1, w->services));
+static void open_services(world *w) {
+    ASSERT_OK(wefti_service_local(w->ranks, 1, w->services));
 }
-
-static void close_world(world *w) {
-    for (int32_t r = 0; r < w->ranks; r++) wefti_service_destroy(w->services[r]);
-    pthread_barrier_destroy(&w->step);
-    weft_graph_destroy(w->graph);
-}
-
-static weft_status bind(const world *w, int32_t rank, int shard, wefti_shard **out) {
-    wefti_served served = w->served[shard];
-    served.term = rank;
-    return w->services[rank]->engine->bind(w->services[rank], &served, out);
-}
-
-static float term_of(const world *w, int32_t rank, int step, int shard, int64_t i) {
-    const uint64_t stream = (uint64_t)(rank * 1000 + step * 10 + shard);
-    return (float)(int)(wefti_philox_u32(w->seed, stream, (uint64_t)i) % 2001) - 1000;
-}
-
-/* A step whose first try is given up, after the pushes of some ranks or of all. */
-static bool is_given_up(const world *w, int step) {
-    return wefti_philox_u32(w->seed, 1u << 20, (uint64_t)step) % 3 == 0;
-}
-
-/* ---- steps ---- */
-
-typedef struct rank_side {
-    world *w;
-    int32_t rank;
-    pthread_t thread;
-    wefti_shard *shards[SHARDS];
-    float gradient[SHARDS][ELEMS], value[SHARDS][ELEMS];
-} rank_side;
-
-static void fill(rank_side *r, int step) {
-    for (int k = 0; k < SHARDS; k++)
-        for (int64_t i = 0; i < ELEMS; i++) r->gradient[k][i] = term_of(r->w, r->rank, step, k, i);
-}
-
-static void give_up(rank_side *r, int64_t number) {
-    const bool all = number % 2;
-    for (int k = 0; k < SHARDS; k++) {
-        if (!all && (r->rank + k) % 2) continue;
-        ASSERT_OK(r->shards[k]->engine->push(r->shards[k], number, r->gradient[k]));
-        r->shards[k]->engine->give_up(r->shards[k]);
-    }
-}
-
-static void check_square(const rank_side *r, int step, int k, int64_t number) {
-    double square, expected = 0;
-    ASSERT_OK(r->shards[k]->engine->square(r->shards[k], number, &square));
-    for (int64_t i = 0; i < r->w->served[k].desc.shape[0]; i++) {
-        double sum = 0;
-        for (int32_t m = 0; m < r->w->ranks; m++) sum += (double)term_of(r->w, m, step, k, i);
-        expected += sum * sum;
-    }
-    assert_true(square >= expected * (1 - 1e-5) && square <= expected * (1 + 1e-5));
-}
-
-static void make_step(rank_side *r, int step, int64_t number) {
-    const wefti_step_block scalars = {.f32 = {.learning_rate = 1, .step = 1, .gradient_scale = 1}};
-    for (int k = 0; k < SHARDS; k++)
-        ASSERT_OK(r->shards[k]->engine->push(r->shards[k], number, r->gradient[k]));
-    if (r->rank == 0) check_square(r, step, step % SHARDS, number);
-    for (int k = 0; k < SHARDS; k++) ASSERT_OK(r->shards[k]->engine->wait_push(r->shards[k]));
-    for (int k = 0; k < SHARDS; k++)
-        ASSERT_OK(r->shards[k]->engine->pull(r->shards[k], number, &scalars, r->value[k]));
-    for (int k = SHARDS - 1; k >= 0; k--) ASSERT_OK(r->shards[k]->engine->wait_pull(r->shards[k]));
-}
-
-static void *run_rank(void *context) {
-    rank_side *r = context;
-    int64_t number = 1;
-    for (int k = 0; k < SHARDS; k++) ASSERT_OK(bind(r->w, r->rank, k, &r->shards[k]));
-    (void)pthread_barrier_wait(&r->w->step);
-    for (int step = 0; step < STEPS; step++) {
-        fill(r, step);
-        if (is_given_up(r->w, step)) give_up(r, number++);
-        make_step(r, step, number++);
-        (void)pthread_barrier_wait(&r->w->step); /* as sessions have it */
-    }
-    return NULL;
-}
-
-static void check_values(const rank_side *r) {
-    for (int k = 0; k < SHARDS; k++)
-        for (int64_t i = 0; i < r->w->served[k].desc.shape[0]; i++) {
-            float expected = 0, stored;
-            for (int step = 0; step < STEPS; step++)
-                for (int32_t m = 0; m < r->w->ranks; m++) expected -= term_of(r->w, m, step, k, i);
-            ASSERT_OK(r->shards[k]->engine->read(r->shards[k], 0, i * (int64_t)sizeof stored,
-                                                 sizeof stored, &stored));
-            if (r->value[k][i] != expected || stored != expected)
-                fail_msg("rank %d, shard %d, element %lld: %g, stored %g, expected %g", r->rank, k,
-                         (long long)i, r->value[k][i], stored, expected);
-        }
-}
-
-static void each_step_counts_once(void **state) {
-    (void)state;
-    TEST_SEEDS(seed, 1, SANITIZED ? 4 : 12) {
-        world w;
-        open_world(&w, seed, 1 + (int32_t)(seed % MOST_RANKS));
-        rank_side *ranks = calloc((size_t)w.ranks, sizeof *ranks);
-        for (int32_t r = 0; r < w.ranks; r++) {
-            ranks[r].w = &w;
-            ranks[r].rank = r;
-            assert_int_equal(pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]), 0);
-        }
-        for (int32_t r = 0; r < w.ranks; r++) (void)pthread_join(ranks[r].thread, NULL);
-        for (int32_t r = 0; r < w.ranks; r++) check_values(&ranks[r]);
-        for (int32_t r = 0; r < w.ranks; r++)
-            for (int k = 0; k < SHARDS; k++) ranks[r].shards[k]->engine->unbind(ranks[r].shards[k]);
-        free(ranks);
-        close_world(&w);
-    }
+static void close_services(world *w) {
+    (void)w;
 }
 
 /* ---- failures ---- */
@@ -181,7 +28,7 @@ static void a_failure_ends_waits(void **state) {
     pthread_t thread;
     static float gradient[ELEMS];
     open_world(&w, 1, 2);
-    for (int32_t r = 0; r < 2; r++) ASSERT_OK(bind(&w, r, 0, &shards[r]));
+    for (int32_t r = 0; r < 2; r++) ASSERT_OK(bind_shard(&w, r, 0, &shards[r]));
     ASSERT_OK(shards[0]->engine->push(shards[0], 1, gradient));
     assert_int_equal(pthread_create(&thread, NULL, wait_alone, shards[0]), 0);
     w.services[1]->engine->break_off(w.services[1], WEFT_RANK_OWN, "no paper");
@@ -207,7 +54,7 @@ static void what_does_not_fit_is_refused(void **state) {
     wefti_shard *shard;
     char bytes[8] = {0};
     open_world(&w, 1, 2);
-    ASSERT_OK(bind(&w, 0, 0, &shard));
+    ASSERT_OK(bind_shard(&w, 0, 0, &shard));
     wefti_served x = w.served[0];
     ASSERT_FAILS(WEFT_E_MISMATCH, "two ranks|'a'", bind_other(&w, &x));
     x.term = 1;
@@ -230,7 +77,7 @@ static void what_does_not_fit_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_step_counts_once),
+        cmocka_unit_test(run_steps),
         cmocka_unit_test(a_failure_ends_waits),
         cmocka_unit_test(what_does_not_fit_is_refused),
     };
