@@ -81,6 +81,9 @@ typedef struct weft_launch_options {
      * nothing: a job system may send one signal as an announcement and another at its limit. */
     const volatile int *stop_signal, *stop_count;
     weft_launch_events events;
+    /* Servers of parameters to start beside the processes, on one host (weft/server.h). The
+     * processes hear of them by WEFT_SERVERS. */
+    int servers;
 } weft_launch_options;
 WEFTI_ZERO_DEFAULTS(weft_launch_options, weft_launch_defaults)
 

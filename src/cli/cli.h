@@ -67,7 +67,8 @@ typedef struct cli_verb {
     X(plan)                                                                                        \
     X(program)                                                                                     \
     X(simulate)                                                                                    \
-    X(audit) X(trace) X(info) X(machine) X(checkpoint) X(launch) X(health) X(jobs) X(bench)
+    X(audit)                                                                                       \
+    X(trace) X(info) X(machine) X(checkpoint) X(launch) X(server) X(health) X(jobs) X(bench)
 #define CLI_VERB_DECLARE(name) extern const cli_verb cli_##name;
 CLI_VERBS(CLI_VERB_DECLARE)
 

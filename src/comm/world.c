@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/servers.h"
 
 weft_status wefti_world_create(wefti_comm *comm, int32_t rank, int32_t size, const int32_t *host,
                                weft_world **out) {
@@ -52,6 +53,8 @@ weft_status weft_world_close(weft_world *w) {
     /* Giving up a receive that nothing came for ends others' calls: not before they are through. */
     wefti_collectives_destroy(w->collectives);
     wefti_comm_destroy(w->comm);
+    if (w->servers) explicit_bzero(w->servers->key, sizeof w->servers->key);
+    wefti_free(w->servers);
     wefti_free(w->host);
     wefti_free(w);
     return status;

@@ -106,6 +106,9 @@ weft_status wefti_world_whole(weft_world *world) WEFT_CHECKED;
 /* Destroys communicators of older generations, after all that was bound or mapped there. */
 void wefti_world_forget(weft_world *world);
 
+/* comm/servers.h: servers of parameters that the world's ranks reach. */
+typedef struct wefti_world_servers wefti_world_servers;
+
 struct weft_world {
     wefti_comm *comm; /* NULL: a world of one */
     int32_t rank, size, hosts;
@@ -120,10 +123,11 @@ struct weft_world {
     weft_status (*leave)(void *control, const wefti_call_records *records);
     /* Tells the others. WEFT_E_LOST: only a connection was lost; failed: to that rank, or NONE. */
     void (*fail)(void *control, weft_status status, int failed, const char *message);
-    const wefti_mender *mender; /* NULL: it cannot be mended */
-    bool armed;                 /* wefti_world_arm */
-    bool elastic;               /* it may change its size, as the ranks have said */
-    int64_t joining_ns;         /* how long this process took to find the others; 0: not known */
+    const wefti_mender *mender;   /* NULL: it cannot be mended */
+    bool armed;                   /* wefti_world_arm */
+    bool elastic;                 /* it may change its size, as the ranks have said */
+    wefti_world_servers *servers; /* owned; NULL: none are named */
+    int64_t joining_ns;           /* how long this process took to find the others; 0: not known */
 };
 
 /* `host` [size] is copied; comm is taken over, also on failure. */

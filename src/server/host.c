@@ -115,8 +115,8 @@ static weft_status say_bytes(host_answer *a) {
         const int64_t bytes = left < WEFTI_WORD_CHUNK ? left : WEFTI_WORD_CHUNK;
         WEFT_TRY(wefti_shard_bytes(a->shard->state, a->part, a->at, bytes, &from));
         const struct iovec part[] = {{head, sizeof head}, {from, (size_t)bytes}};
-        const weft_status status = wefti_conn_link_send(a->link, (uint32_t)a->word, a->tag,
-                                                        (uint64_t)a->at, part, 2);
+        const weft_status status =
+            wefti_conn_link_send(a->link, (uint32_t)a->word, a->tag, (uint64_t)a->at, part, 2);
         if (status != WEFT_OK) return status;
         a->at += bytes;
     } while (a->at < a->end);

@@ -360,6 +360,9 @@ weft_status wefti_service_local(int32_t ranks, int threads, wefti_service **out)
     for (int32_t r = 0; r < ranks && status >= 0; r++) status = add_service(hall, r, &out[r]);
     if (status >= 0) return WEFT_OK;
     if (!hall->users) free_hall(hall);
-    for (int32_t r = 0; r < ranks; r++) wefti_service_destroy(out[r]);
+    for (int32_t r = 0; r < ranks; r++) {
+        wefti_service_destroy(out[r]);
+        out[r] = NULL;
+    }
     return status;
 }

@@ -39,7 +39,7 @@ typedef struct remote_letter {
 } remote_letter;
 
 typedef struct remote_server {
-    wefti_server_address address;
+    wefti_conn_address address;
     wefti_conn_link *link; /* NULL: not connected */
     bool opened;
     int64_t load; /* bytes of parameters */
@@ -133,9 +133,8 @@ static weft_status send_letter(remote_service *s, remote_letter *l) {
         const struct iovec part[] = {
             {l->head, l->head_bytes},
             {(void *)(uintptr_t)(l->data ? l->data + l->sent : NULL), (size_t)bytes}};
-        const weft_status status =
-            wefti_conn_link_send(link, (uint32_t)l->word, l->tag, l->place + (uint64_t)l->sent,
-                                 part, bytes ? 2 : 1);
+        const weft_status status = wefti_conn_link_send(
+            link, (uint32_t)l->word, l->tag, l->place + (uint64_t)l->sent, part, bytes ? 2 : 1);
         if (status != WEFT_OK) return status;
         l->sent += bytes;
     } while (l->sent < l->bytes);
@@ -235,8 +234,7 @@ static weft_status heard(void *context, wefti_conn_link *link, const wefti_conn_
     WEFT_REQUIRE(bytes >= 0, WEFT_E_CORRUPT, "a word of %zu bytes", f->bytes);
     if (f->kind == WEFTI_WORD_BOUND || f->kind == WEFTI_WORD_BYTES || f->kind == WEFTI_WORD_DONE)
         return hear_reply(s, f, bytes);
-    remote_bound *b =
-        find_bound(s, link->side.number, (uint32_t)wefti_get_number(f->body, 4));
+    remote_bound *b = find_bound(s, link->side.number, (uint32_t)wefti_get_number(f->body, 4));
     return b ? hear_shard(b, f, bytes) : WEFT_OK; /* of a shard that is unbound by now */
 }
 
@@ -292,8 +290,7 @@ static void *run(void *context) {
         send_letters(s);
         pthread_mutex_unlock(&s->lock);
         if (ends) return NULL;
-        struct pollfd polled[] = {{wefti_conn_hub_poller(s->hub), POLLIN, 0},
-                                  {s->wake, POLLIN, 0}};
+        struct pollfd polled[] = {{wefti_conn_hub_poller(s->hub), POLLIN, 0}, {s->wake, POLLIN, 0}};
         (void)poll(polled, 2, all ? 1000 : REMOTE_AGAIN_MS);
         if (polled[1].revents && read(s->wake, &count, sizeof count) < 0 && errno != EAGAIN)
             return NULL;
@@ -570,8 +567,8 @@ static const wefti_service_engine engine = {.name = "remote",
 
 /* Servers know ranks by numbers that are unlike for the ranks of all sessions. */
 static int32_t number_of(const wefti_remote_options *o) {
-    const uint64_t digest = wefti_digest_number(wefti_digest_number(11, o->session),
-                                                (uint64_t)o->rank);
+    const uint64_t digest =
+        wefti_digest_number(wefti_digest_number(11, o->session), (uint64_t)o->rank);
     return (int32_t)(digest & INT32_MAX);
 }
 
@@ -617,8 +614,7 @@ static weft_status start(remote_service *s, const wefti_remote_options *o) {
     WEFT_REQUIRE(s->wake >= 0, WEFT_E_IO, "no event: %s", strerror(errno));
     WEFT_TRY(open_hub(s, o));
     const int error = wefti_thread_start(&s->thread, run, s);
-    WEFT_REQUIRE(!error, WEFT_E_NOMEM, "cannot start the thread of a service: %s",
-                 strerror(error));
+    WEFT_REQUIRE(!error, WEFT_E_NOMEM, "cannot start the thread of a service: %s", strerror(error));
     s->runs = true;
     return connect_all(s);
 }

@@ -3,18 +3,11 @@
 #ifndef WEFTI_SERVER_REMOTE_H
 #define WEFTI_SERVER_REMOTE_H
 
-#include <sys/socket.h>
-
+#include "comm/connection/connection.h"
 #include "program/service.h"
 
-typedef struct wefti_server_address {
-    struct sockaddr_storage at;
-    socklen_t bytes;
-    char text[80]; /* "host:port" */
-} wefti_server_address;
-
 typedef struct wefti_remote_options {
-    const wefti_server_address *servers; /* [count], by their numbers; copied */
+    const wefti_conn_address *servers; /* [count], by their numbers; copied */
     int32_t count;
     int32_t rank;
     uint64_t session; /* equal on the ranks that share shards, and on no others */

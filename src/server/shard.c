@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "comm/reduce/reduce.h"
 #include "compile/routine_run.h"
@@ -24,6 +25,9 @@ struct wefti_shard_state {
     weft_graph *graph;  /* of the bodies */
     shard_routine update, norm;
     wefti_device *memory;
+    void *block;
+    int64_t block_bytes;
+    bool small; /* from the allocator, not pages of their own */
     unsigned char *part[WEFTI_SERVED_PARTS], *sum;
     unsigned char square[sizeof(double)];
     int64_t number;
@@ -39,23 +43,46 @@ struct wefti_shard_state {
 
 /* ---- life ---- */
 
-static weft_status take_memory(wefti_shard_state *s, int64_t bytes, unsigned char **out) {
-    void *p;
-    WEFT_TRY(s->memory->table->allocate(s->memory, WEFTI_SPACE_HOST, bytes ? bytes : 1, &p));
-    *out = p;
+/* Places in one block, aligned as kernels like it. Small blocks are not worth pages of their own.
+ */
+static weft_status take_memory(wefti_shard_state *s) {
+    enum { SMALL = 1 << 20 };
+    int64_t at[WEFTI_SERVED_PARTS + 3], bytes = 0;
+    int n = 0;
+    for (int k = 0; k <= s->of.rule.states; k++)
+        bytes = wefti_aligned((at[n++] = bytes) + s->of.part_bytes[k]);
+    bytes = wefti_aligned((at[n++] = bytes) + s->of.part_bytes[0]);
+    bytes = wefti_aligned((at[n++] = bytes) + s->update.routine->frame_bytes);
+    bytes = wefti_aligned((at[n++] = bytes) + s->norm.routine->frame_bytes);
+    bytes += wefti_aligned(1);
+    s->block_bytes = bytes;
+    s->small = bytes < SMALL;
+    if (s->small)
+        s->block = wefti_calloc(1, (size_t)bytes);
+    else
+        WEFT_TRY(s->memory->table->allocate(s->memory, WEFTI_SPACE_HOST, bytes, &s->block));
+    WEFT_REQUIRE(s->block, WEFT_E_NOMEM, "no memory for %lld bytes", (long long)bytes);
+    unsigned char *base = (unsigned char *)(uintptr_t)wefti_aligned((int64_t)(uintptr_t)s->block);
+    n = 0;
+    for (int k = 0; k <= s->of.rule.states; k++) s->part[k] = base + at[n++];
+    s->sum = base + at[n++];
+    s->update.frame = base + at[n++];
+    s->norm.frame = base + at[n];
     return WEFT_OK;
 }
 
-static void give_memory(wefti_shard_state *s, unsigned char *memory, int64_t bytes) {
-    if (memory) s->memory->table->free(s->memory, WEFTI_SPACE_HOST, memory, bytes ? bytes : 1);
+static void give_memory(wefti_shard_state *s) {
+    if (s->small)
+        wefti_free(s->block);
+    else if (s->block)
+        s->memory->table->free(s->memory, WEFTI_SPACE_HOST, s->block, s->block_bytes);
 }
 
-static weft_status compile(wefti_shard_state *s, int threads, shard_routine *r) {
+static weft_status compile(int threads, shard_routine *r) {
     const wefti_routine_spec spec = {.body = r->body,
                                      .prepare = {.threads = threads, .bf16 = WEFTI_BF16_AS_F32},
                                      .backends = wefti_kind_backends(wefti_kind_host())};
-    WEFT_TRY(wefti_routine_compile(&spec, &r->routine));
-    return take_memory(s, r->routine->frame_bytes, &r->frame);
+    return wefti_routine_compile(&spec, &r->routine);
 }
 
 /* The square of the gradient, as programs compute it. */
@@ -99,15 +126,13 @@ static weft_status fill(wefti_shard_state *s, int threads) {
     WEFT_TRY(wefti_device_open(wefti_kind_host()->table, &s->memory));
     WEFT_TRY(weft_graph_create(&s->graph));
     WEFT_TRY(wefti_update_body(s->graph, &s->of.desc, &s->of.rule, false, &s->update.body));
-    WEFT_TRY(compile(s, threads, &s->update));
+    WEFT_TRY(compile(threads, &s->update));
     WEFT_REQUIRE(s->update.routine->args <= SHARD_OPERANDS, WEFT_E_BUG,
                  "the update of '%s' has %d operands", s->of.name, s->update.routine->args);
     WEFT_TRY(wefti_body_create(s->graph, "norm", &s->norm.body));
     WEFT_TRY(norm_body(s, s->norm.body));
-    WEFT_TRY(compile(s, threads, &s->norm));
-    for (int k = 0; k <= s->of.rule.states; k++)
-        WEFT_TRY(take_memory(s, s->of.part_bytes[k], &s->part[k]));
-    WEFT_TRY(take_memory(s, s->of.part_bytes[0], &s->sum));
+    WEFT_TRY(compile(threads, &s->norm));
+    WEFT_TRY(take_memory(s));
     WEFT_NEW_ARRAY(s->terms, const void *, s->of.terms);
     WEFT_NEW_ARRAY(s->sides, wefti_move_side, s->of.terms);
     WEFT_NEW_ARRAY(s->members, int32_t, s->of.terms);
@@ -132,18 +157,16 @@ weft_status wefti_shard_create(const wefti_served *served, int threads, wefti_sh
     return WEFT_OK;
 }
 
-static void free_routine(wefti_shard_state *s, shard_routine *r) {
-    if (r->routine) give_memory(s, r->frame, r->routine->frame_bytes);
+static void free_routine(shard_routine *r) {
     wefti_routine_destroy(r->routine);
     wefti_body_destroy(r->body);
 }
 
 void wefti_shard_destroy(wefti_shard_state *s) {
     if (!s) return;
-    for (int k = 0; k <= s->of.rule.states; k++) give_memory(s, s->part[k], s->of.part_bytes[k]);
-    give_memory(s, s->sum, s->of.part_bytes[0]);
-    free_routine(s, &s->update);
-    free_routine(s, &s->norm);
+    give_memory(s);
+    free_routine(&s->update);
+    free_routine(&s->norm);
     weft_graph_destroy(s->graph);
     wefti_device_close(s->memory);
     wefti_arena_destroy(s->arena);

@@ -28,9 +28,9 @@ typedef enum wefti_word {
 } wefti_word;
 
 enum {
-    WEFTI_WORD_HEAD = 8,           /* of bodies with bytes: shard u32, part u32 */
-    WEFTI_WORD_CHUNK = 128 << 10,  /* most bytes behind it */
-    WEFTI_WORD_TEXT = 1000,        /* longest text */
+    WEFTI_WORD_HEAD = 8,          /* of bodies with bytes: shard u32, part u32 */
+    WEFTI_WORD_CHUNK = 128 << 10, /* most bytes behind it */
+    WEFTI_WORD_TEXT = 1000,       /* longest text */
     WEFTI_WORD_SCALARS = 12 * WEFTI_STEP_SCALARS,
     WEFTI_WORD_BIND_BYTES = 16 << 10 /* most, of a BIND */
 };

@@ -12,7 +12,6 @@
 #include "program/limit.h"
 #include "program/match.h"
 #include "program/print.h"
-#include "server/local.h"
 #include "session/mend/mend.h"
 
 void weft_session_fill_defaults(weft_session_options *out, size_t struct_bytes) {
@@ -260,6 +259,7 @@ static weft_status take_data_parallel(weft_session *s) {
 /* Chooses where the session runs: in this process, or as one rank of a world. `program`: its calls
  * mend the world. */
 static weft_status take_world(weft_session *s, weft_world *world, bool program) {
+    if (world) s->servers = world->servers;
     if (!world || world->size == 1) return WEFT_OK;
     s->world = world;
     s->me = world->rank;
@@ -425,24 +425,6 @@ static weft_status start_device(void *context, wefti_rank_device *device, int32_
     return wefti_session_init_device(s, device, rank);
 }
 
-/* Servers of what the plan gives to servers: in this process, beside the devices. */
-static weft_status serve(const weft_session *s, wefti_workers *workers) {
-    wefti_service **services;
-    if (!s->views[0]->own->serves) return WEFT_OK;
-    WEFT_REQUIRE(!s->world, WEFT_E_NO_IMPL,
-                 "servers keep parameters for the devices of one process, and this is a world of "
-                 "%d processes: leave the rules for servers out of the plan",
-                 s->devices);
-    WEFT_NEW_ARRAY(services, wefti_service *, s->devices);
-    const weft_status status = wefti_service_local(s->devices, s->threads, services);
-    if (status < 0) {
-        wefti_free(services);
-        return status;
-    }
-    wefti_workers_serve(workers, services);
-    return WEFT_OK;
-}
-
 weft_status wefti_session_create_workers(const weft_session *s, wefti_workers **out) {
     wefti_footprint *need;
     WEFT_NEW_ARRAY(need, wefti_footprint, s->devices);
@@ -453,12 +435,13 @@ weft_status wefti_session_create_workers(const weft_session *s, wefti_workers **
         s->world ? wefti_workers_join(s->world->comm, s->threads, need[s->me], &disk, out)
                  : wefti_workers_create(s->devices, s->threads, need, &disk, out);
     wefti_free(need);
-    return status < 0 ? status : serve(s, *out);
+    return status < 0 ? status : wefti_session_serve(s, *out);
 }
 
 static weft_status start_workers(weft_session *s) {
     wefti_workers *workers = NULL;
     if (meets_sessions(s)) WEFT_TRY(wefti_session_same_graph(s, WEFTI_NO_GRAPH));
+    WEFT_TRY(wefti_session_name_shards(s));
     weft_status status = wefti_session_create_workers(s, &workers);
     if (status >= 0)
         status = wefti_workers_name(workers, wefti_workers_run(workers, start_device, s));

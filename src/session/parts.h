@@ -94,7 +94,9 @@ struct weft_session {
     double *of_ranks; /* [devices]: a number of each rank, while they are compared */
     int accumulated;  /* microbatches since the last update */
     int64_t attempts; /* of passes that begin a step, for servers */
-    bool copied;      /* the copies of masters are those of their present values */
+    const wefti_world_servers *servers; /* processes that the world names; NULL: none */
+    uint64_t shards;                    /* equal on all ranks, and on those of no other session */
+    bool copied; /* the copies of masters are those of their present values */
     wefti_bf16_compute bf16;
     wefti_before_update *before_update;
     void *before_update_context;
@@ -155,6 +157,10 @@ wefti_bf16_compute wefti_choose_bf16(int32_t rank, weft_bf16_compute wanted);
 wefti_footprint wefti_session_footprint(const weft_session *s, int32_t rank, int64_t programs);
 /* build.c: this process's devices, without start values. */
 weft_status wefti_session_create_workers(const weft_session *s, wefti_workers **out) WEFT_CHECKED;
+/* servers.c. name_shards: before the workers, if servers keep parameters; collective. serve: the
+ * workers reach servers: those of the world, or of this process. */
+weft_status wefti_session_name_shards(weft_session *s) WEFT_CHECKED;
+weft_status wefti_session_serve(const weft_session *s, wefti_workers *workers) WEFT_CHECKED;
 /* Traces and profiles of all devices of this process. */
 void wefti_session_observe_devices(const weft_session *s);
 

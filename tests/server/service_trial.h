@@ -139,8 +139,8 @@ static inline void *run_rank(void *context) {
 static inline void check_values(const rank_side *r) {
     for (int k = 0; k < SHARDS; k++) {
         float stored[ELEMS];
-        ASSERT_OK(r->shards[k]->engine->read(r->shards[k], 0, 0, r->w->served[k].part_bytes[0],
-                                             stored));
+        ASSERT_OK(
+            r->shards[k]->engine->read(r->shards[k], 0, 0, r->w->served[k].part_bytes[0], stored));
         for (int64_t i = 0; i < r->w->served[k].desc.shape[0]; i++) {
             float expected = 0;
             for (int step = 0; step < STEPS; step++)

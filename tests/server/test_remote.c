@@ -19,15 +19,14 @@ static struct {
     wefti_server *server[MOST_SERVERS];
     pthread_t thread[MOST_SERVERS];
     atomic_bool ends[MOST_SERVERS];
-    wefti_server_address address[MOST_SERVERS];
+    wefti_conn_address address[MOST_SERVERS];
     int32_t count;
     bool encrypts;
 } servers;
 
 static void *serve(void *context) {
     const int i = (int)(intptr_t)context;
-    while (!atomic_load(&servers.ends[i]))
-        ASSERT_OK(wefti_server_turn(servers.server[i], 20));
+    while (!atomic_load(&servers.ends[i])) ASSERT_OK(wefti_server_turn(servers.server[i], 20));
     wefti_server_close(servers.server[i]);
     return NULL;
 }
@@ -37,7 +36,7 @@ static void start_server(int i) {
                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const wefti_server_options o = {
         .number = i, .threads = 1, .key = key, .encrypts = servers.encrypts};
-    wefti_server_address *at = &servers.address[i];
+    wefti_conn_address *at = &servers.address[i];
     memcpy(&at->at, &any, sizeof any);
     at->bytes = sizeof any;
     (void)snprintf(at->text, sizeof at->text, "address %d", i);

@@ -10,7 +10,7 @@
 #include "cli/launch/show.h"
 
 typedef struct launch_options {
-    int64_t processes, hosts, host_rank, ranks, rank, restart;
+    int64_t processes, servers, hosts, host_rank, ranks, rank, restart;
     const char *job, *scheduler, *standby, *rank_table, *server_id, *logs, *tail, *secret,
         *interface, *bind, *on_restart;
     double restart_window, timeout, heartbeat, wait, grace;
@@ -26,6 +26,8 @@ static const double seconds_max = 1e7;
 static const cli_option options[] = {
     {"processes", "N", CLI_INTEGER, LAUNCH_AT(processes), 1, INT32_MAX,
      "processes on this host; -n N is the same"},
+    {"servers", "N", CLI_INTEGER, LAUNCH_AT(servers), 1, 64,
+     "servers of parameters beside them (parallel.server)"},
     {"hosts", "N", CLI_INTEGER, LAUNCH_AT(hosts), 1, INT32_MAX, "hosts; run this command on each"},
     {"host-rank", "N", CLI_INTEGER, LAUNCH_AT(host_rank), 0, INT32_MAX,
      "which of them this one is"},
@@ -158,7 +160,7 @@ static int check(const cli_verb *verb, const launch_options *v) {
     if (!alone && (!v->command[0] || !*v->command[0]))
         return cli_usage(verb, "the command to run is missing");
     if (v->rehearse && (v->processes || has_host || v->rank_table || v->scheduler || v->standby ||
-                        v->no_scheduler || alone))
+                        v->no_scheduler || v->servers || alone))
         return cli_usage(verb, "--rehearse starts nothing: it takes --ranks, --rank and --json");
     if (!v->rehearse && (v->ranks || v->rank >= 0))
         return cli_usage(verb, "--ranks and --rank are for --rehearse; processes are -n");
@@ -289,7 +291,7 @@ static int launch(const launch_options *v) {
         .grace_seconds = v->grace, .restarts = (int)v->restart,
         .restart_window_seconds = v->restart_window, .on_restart = v->on_restart, .spare = v->spare,
         .add = v->add, .job = v->job, .stop_signal = &stop_signal, .stop_count = &stop_count,
-        .events = launch_show_events(&show));
+        .events = launch_show_events(&show), .servers = (int)v->servers);
     weft_launch_result result;
     allow_files(v->processes, v->hosts > 0 ? v->hosts : 1);
     cli_catch_signals(on_signal, true);
@@ -332,6 +334,7 @@ const cli_verb cli_launch = {
         "       weft launch --rehearse --ranks N [--rank R] -- weft train JOB.yaml [key=value ...]",
     .example =
         "weft launch -n 4 -- weft train job.yaml\n"
+        "  weft launch -n 2 --servers 2 -- weft train job.yaml 'parallel.server=[{match: \"*\"}]'\n"
         "  weft launch -n 4 -- ./a.out        (a program that calls weft_world_join)\n"
         "  weft launch --standby-only -n 4 --scheduler 10.0.0.1:9000 --standby 10.0.0.2:9000\n"
         "  weft launch --add -n 2 -- weft train job.yaml   (two ranks more for a job that runs)",

@@ -28,6 +28,13 @@ enum {
     WEFTI_CONN_STRANGERS = 256
 };
 
+/* Where somebody listens. */
+typedef struct wefti_conn_address {
+    struct sockaddr_storage at;
+    socklen_t bytes;
+    char text[128]; /* "host:port" */
+} wefti_conn_address;
+
 static inline bool wefti_conn_blames_other(weft_status status) {
     return status == WEFT_E_PEER || status == WEFT_E_CORRUPT;
 }

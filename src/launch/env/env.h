@@ -29,6 +29,7 @@ typedef enum wefti_start { /* by falling precedence */
                            WEFTI_START_ALONE    /* no launcher */
 } wefti_start;
 
+enum { WEFTI_SERVERS_MAX = 64, WEFTI_SERVERS_TEXT = 4096 };
 enum { WEFTI_HOST_TEXT = 256, WEFTI_PATH_TEXT = 1024, WEFTI_STREAMS_MAX = 16 };
 
 /* What users set for all jobs alike, whoever starts them. "" and 0: not said. Options of a call
@@ -40,6 +41,7 @@ typedef struct wefti_settings {
     char host_id[WEFTI_HOST_TEXT];      /* WEFT_HOST_ID: of the memory that processes share */
     char secret_file[WEFTI_PATH_TEXT];  /* WEFT_SECRET_FILE */
     char links[WEFTI_PATH_TEXT];        /* WEFT_LINKS: a file */
+    char servers[WEFTI_SERVERS_TEXT];   /* WEFT_SERVERS: "host:port,host:port" */
     char module_path[WEFTI_PATH_TEXT];  /* WEFT_MODULE_PATH: a folder */
     char home[WEFTI_PATH_TEXT];         /* HOME */
     char temporary[WEFTI_PATH_TEXT];    /* TMPDIR, or /tmp */

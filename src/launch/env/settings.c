@@ -31,6 +31,7 @@ weft_status wefti_settings_read(wefti_variables v, wefti_settings *out) {
     WEFT_TRY(wefti_variable_seconds(v, "WEFT_HEARTBEAT_SECONDS", &out->heartbeat_seconds));
     WEFT_TRY(wefti_variable_seconds(v, "WEFT_WAIT_SECONDS", &out->wait_seconds));
     WEFT_TRY(wefti_variable_word(v, "WEFT_STANDBY", out->standby, sizeof out->standby));
+    WEFT_TRY(wefti_variable_word(v, "WEFT_SERVERS", out->servers, sizeof out->servers));
     WEFT_TRY(path_of(v, "WEFT_SECRET_FILE", out->secret_file));
     WEFT_TRY(path_of(v, "WEFT_LINKS", out->links));
     WEFT_TRY(path_of(v, "WEFT_MODULE_PATH", out->module_path));

@@ -121,24 +121,32 @@ static weft_status check_restarts(const wefti_launcher *l) {
     return WEFT_OK;
 }
 
-static weft_status join(const weft_world_options *options, weft_world **out) {
+static weft_status join(const weft_world_options *options, const wefti_launcher *l,
+                        weft_world **out) {
     wefti_join_plan plan;
-    wefti_launcher l;
-    WEFT_TRY(wefti_launcher_find(&l));
-    WEFT_TRY(wefti_join_options(options, &l.set, &plan));
-    WEFT_REQUIRE(!l.is_scheduler, WEFT_E_ARG,
+    WEFT_TRY(wefti_join_options(options, &l->set, &plan));
+    WEFT_REQUIRE(!l->is_scheduler, WEFT_E_ARG,
                  "MS_ROLE is MS_SCHED: this process is the scheduler of a job and no member of it");
-    if (l.start == WEFTI_START_ALONE) return wefti_join_alone(NULL, out);
-    WEFT_TRY(check_restarts(&l));
+    if (l->start == WEFTI_START_ALONE) return wefti_join_alone(NULL, out);
+    WEFT_TRY(check_restarts(l));
     bool forced = strcmp(plan.set.communicator, "mpi") == 0;
-    if (l.mpi && (forced || l.scheduler_port == 0)) return join_mpi(&plan, &l, options, out);
-    if (l.place.size == 1 && l.scheduler_port == 0) return wefti_join_alone(NULL, out);
-    return join_scheduler(&plan, &l, out);
+    if (l->mpi && (forced || l->scheduler_port == 0)) return join_mpi(&plan, l, options, out);
+    if (l->place.size == 1 && l->scheduler_port == 0) return wefti_join_alone(NULL, out);
+    return join_scheduler(&plan, l, out);
 }
 
 weft_status weft_world_join(const weft_world_options *options, weft_world **out) {
     const int64_t begin = wefti_now_ns();
-    WEFT_TRY(join(options, out));
+    wefti_launcher l;
+    wefti_world_servers *servers;
+    WEFT_TRY(wefti_launcher_find(&l));
+    WEFT_TRY(wefti_join_servers(&l.set, &servers));
+    const weft_status status = join(options, &l, out);
+    if (status < 0) {
+        wefti_free(servers);
+        return status;
+    }
+    (*out)->servers = servers;
     (*out)->joining_ns = wefti_now_ns() - begin;
     return WEFT_OK;
 }

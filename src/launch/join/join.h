@@ -49,6 +49,9 @@ enum { WEFTI_JOIN_FACTS_TEXT = 256 };
 /* What all members must have in common, in words. */
 void wefti_join_facts(const wefti_join_plan *plan, char out[WEFTI_JOIN_FACTS_TEXT]);
 
+/* join/servers.c: those that the settings name; NULL: none. The world's, to be freed with it. */
+weft_status wefti_join_servers(const wefti_settings *set, wefti_world_servers **out) WEFT_CHECKED;
+
 /* --- join/mend.c */
 
 /* A newcomer's first communicator, in place of wefti_join_make_comm. */

@@ -247,10 +247,12 @@ static weft_status run_in_folder(wefti_launch *l, weft_launch_result *out) {
     if (status >= 0) status = wefti_launch_check_claim(l, CLAIM_SECONDS);
     if (status >= 0) status = wefti_launch_await_seats(l);
     const bool not_needed = status == WEFT_E_STOPPED && !l->scheduler;
+    if (status >= 0) status = wefti_launch_start_servers(l);
     if (status >= 0) status = start_processes(l);
     if (status >= 0) status = wefti_launch_watch(l);
     if (not_needed) status = WEFT_OK;
     wefti_hook_end(l);
+    wefti_launch_end_servers(l);
     if (l->processes) wefti_launch_clear(l);
     if (l->processes) wefti_launch_wait_for_late(l);
     wefti_launch_report_end(l);

@@ -66,6 +66,8 @@ typedef struct wefti_launch {
         *standby;            /* the one that stands by; NULL: it runs elsewhere, or there is none */
     wefti_report *report[2]; /* what tells that one of an end here, and of one that failed */
     wefti_watch *look;       /* watches that scheduler; NULL: nobody does */
+    pid_t *servers;          /* [options->servers]; 0: not started */
+    const char *server_list; /* where they are, as WEFT_SERVERS; NULL: there are none */
     wefti_process *processes; /* [place.count] */
     pid_t *past;              /* processes that others have replaced */
     int64_t past_count, past_room;
@@ -81,6 +83,11 @@ typedef struct wefti_launch {
     int parted;                /* processes without which the job goes on */
     int stopped_by;            /* the signal of a request to stop; 0: none */
 } wefti_launch;
+
+/* servers.c: the servers of the options, before the processes and behind them. */
+weft_status wefti_launch_start_servers(wefti_launch *l) WEFT_CHECKED;
+void wefti_launch_end_servers(wefti_launch *l);
+weft_status wefti_launch_server_settings(const wefti_launch *l, char ***out) WEFT_CHECKED;
 
 /* hook.c: --on-restart, if it was given. rank -1: of all ranks. */
 void wefti_hook_run(wefti_launch *l, int32_t rank, const char *reason);

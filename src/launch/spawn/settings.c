@@ -61,6 +61,7 @@ static void add_place(list *to, int local) {
     add_text(to, "WEFT_SCHEDULER", to->of->scheduler_text);
     if (*to->of->set.standby) add_text(to, "WEFT_STANDBY", to->of->set.standby);
     if (*to->of->set.job) add_text(to, "WEFT_JOB", to->of->set.job);
+    if (to->of->server_list) add_text(to, "WEFT_SERVERS", to->of->server_list);
     add_text(to, "WEFT_SECRET_FILE", to->of->secret);
 }
 
@@ -77,7 +78,7 @@ static void add_options(list *to) {
 
 /* The mark comes first, so that a search finds it within the first bytes. */
 static list begin(const wefti_launch *l) {
-    enum { OWN = 22 };
+    enum { OWN = 23 };
     list to = {.of = l, .capacity = OWN};
     for (char **e = environ; *e; e++) to.capacity++;
     for (const char *const *s = l->options->settings; s && *s; s++) to.capacity++;
@@ -98,6 +99,15 @@ static weft_status end(list *to, char ***out) {
 weft_status wefti_launch_settings(const wefti_launch *l, int local, char ***out) {
     list to = begin(l);
     if (!to.failed) add_place(&to, local);
+    if (!to.failed) add_options(&to);
+    for (char **e = environ; *e && !to.failed; e++)
+        if (!is_of_launcher(*e)) add(&to, *e);
+    return end(&to, out);
+}
+
+weft_status wefti_launch_server_settings(const wefti_launch *l, char ***out) {
+    list to = begin(l);
+    if (!to.failed) add_text(&to, "WEFT_SECRET_FILE", l->secret);
     if (!to.failed) add_options(&to);
     for (char **e = environ; *e && !to.failed; e++)
         if (!is_of_launcher(*e)) add(&to, *e);
