@@ -37,9 +37,9 @@ typedef struct weft_server_options {
 } weft_server_options;
 WEFTI_ZERO_DEFAULTS(weft_server_options, weft_server_defaults)
 
-/** Keep parameters for the runs that name this server (WEFT_SERVERS, `weft launch --servers`), until
- * a request to stop. Blocks. Whoever does not know the secret is refused. What a run has pushed is
- * gone when its last rank has left.
+/** Keep parameters for the runs that name this server (WEFT_SERVERS, `weft launch --servers`),
+ * until a request to stop. Blocks. Whoever does not know the secret is refused. What a run has
+ * pushed is gone when its last rank has left.
  * @return WEFT_OK after a request to stop; WEFT_E_ARG and WEFT_E_IO if it cannot listen */
 WEFT_API weft_status weft_server_run(const weft_server_options *options) WEFT_CHECKED;
 

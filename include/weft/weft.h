@@ -20,6 +20,7 @@
 #include "weft/predict.h"
 #include "weft/program.h"
 #include "weft/search.h"
+#include "weft/server.h"
 #include "weft/session.h"
 #include "weft/status.h"
 #include "weft/train.h"

@@ -30,8 +30,8 @@ static weft_status open_server(const weft_server_options *o, wefti_address *at,
     wefti_secret secret;
     WEFT_TRY(find_address(o->listen, at));
     WEFT_TRY(wefti_settings_find(&set));
-    WEFT_TRY(wefti_secret_find(o->secret_file ? o->secret_file : set.secret_file, set.home,
-                               &secret, NULL));
+    WEFT_TRY(wefti_secret_find(o->secret_file ? o->secret_file : set.secret_file, set.home, &secret,
+                               NULL));
     wefti_servers_key(&secret, key);
     explicit_bzero(&secret, sizeof secret);
     const wefti_server_options options = {.number = o->number,

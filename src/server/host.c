@@ -42,7 +42,7 @@ typedef struct host_answer {
     struct host_answer *next;
     wefti_conn_link *link;
     host_shard *shard; /* NULL: of none */
-    wefti_word word;
+    wefti_server_word word;
     uint64_t tag;
     int part;
     int64_t at, end; /* bytes of the part that are not said yet: VALUE, BYTES */
@@ -365,7 +365,7 @@ static weft_status heard(void *context, wefti_conn_link *link, const wefti_conn_
     const int part = (int)(wefti_get_number(f->body + 4, 4) & 0xff);
     host_bound *b = find_bound(s, link, (uint32_t)wefti_get_number(f->body, 4), &x);
     WEFT_REQUIRE(b, WEFT_E_CORRUPT, "a word for a shard to which this rank is not bound");
-    switch ((wefti_word)f->kind) {
+    switch ((wefti_server_word)f->kind) {
     case WEFTI_WORD_TERM:
         return hear_term(x, b, f);
     case WEFTI_WORD_ASK:

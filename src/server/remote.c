@@ -27,7 +27,7 @@ enum { REMOTE_QUEUE = 4 << 20, REMOTE_AGAIN_MS = 100 };
 typedef struct remote_letter {
     struct remote_letter *next;
     int32_t server;
-    wefti_word word;
+    wefti_server_word word;
     uint64_t tag, place;
     unsigned char *body; /* [body_bytes], borrowed: of one frame; NULL: `head` and data */
     size_t body_bytes;
@@ -304,7 +304,7 @@ static void *run(void *context) {
 /* ---- ranks' calls ---- */
 
 /* With the lock: a word of a shard. */
-static void address(remote_letter *l, const remote_bound *b, wefti_word word, uint64_t tag,
+static void address(remote_letter *l, const remote_bound *b, wefti_server_word word, uint64_t tag,
                     int part) {
     *l = (remote_letter){
         .server = b->server, .word = word, .tag = tag, .head_bytes = WEFTI_WORD_HEAD};

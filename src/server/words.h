@@ -10,7 +10,7 @@
 enum { WEFTI_ROLE_WORKER = 1, WEFTI_ROLE_SERVER = 2 }; /* of the sides of connections */
 
 /* Kinds of frames. Tag: the number of the request, or of the step. Place: the first byte. */
-typedef enum wefti_word {
+typedef enum wefti_server_word {
     WEFTI_WORD_BIND = 1, /* request; wefti_bind_word */
     WEFTI_WORD_TERM,     /* step, place; shard, bytes: a term, from its first byte on */
     WEFTI_WORD_ASK,      /* step; shard: the square */
@@ -25,7 +25,7 @@ typedef enum wefti_word {
     WEFTI_WORD_DONE,     /* answers WRITE: request; shard */
     WEFTI_WORD_FAILED,   /* answers any: request or step; wefti_failed_word */
     WEFTI_WORDS
-} wefti_word;
+} wefti_server_word;
 
 enum {
     WEFTI_WORD_HEAD = 8,          /* of bodies with bytes: shard u32, part u32 */

@@ -60,11 +60,10 @@ static int run(const cli_verb *verb, int count, char **words) {
     if (!cli_parse(verb, count, words, &v, &left, &code)) return code;
     if (left) return cli_usage(verb, "server takes no arguments, but got '%s'", words[0]);
     cli_catch_signals(on_signal, true);
-    const weft_server_options o =
-        WEFT_STRUCT(weft_server_options, .listen = v.listen, .number = (int)v.number,
-                    .threads = (int)v.threads, .secret_file = v.secret, .tls = v.tls,
-                    .stop_count = &stop_count, .context = &v, .began = began,
-                    .changed = v.json ? NULL : changed);
+    const weft_server_options o = WEFT_STRUCT(
+        weft_server_options, .listen = v.listen, .number = (int)v.number, .threads = (int)v.threads,
+        .secret_file = v.secret, .tls = v.tls, .stop_count = &stop_count, .context = &v,
+        .began = began, .changed = v.json ? NULL : changed);
     return weft_server_run(&o) < 0 ? cli_failed() : CLI_DONE;
 }
 

@@ -1,4 +1,5 @@
-/* The servers that a world's ranks reach: WEFT_SERVERS, and a key that follows from the job's secret. */
+/* The servers that a world's ranks reach: WEFT_SERVERS, and a key that follows from the job's
+ * secret. */
 #include <string.h>
 
 #include "base/memory.h"

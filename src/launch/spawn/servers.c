@@ -65,8 +65,7 @@ static weft_status spawn_server(wefti_launch *l, const char *program, int number
 static weft_status start_server(wefti_launch *l, const char *program, int number,
                                 const char **out) {
     int ends[2];
-    WEFT_REQUIRE(pipe2(ends, O_CLOEXEC) == 0, WEFT_E_IO, "cannot make a pipe: %s",
-                 strerror(errno));
+    WEFT_REQUIRE(pipe2(ends, O_CLOEXEC) == 0, WEFT_E_IO, "cannot make a pipe: %s", strerror(errno));
     weft_status status = spawn_server(l, program, number, ends[1]);
     close(ends[1]);
     if (status >= 0) status = read_address(l, ends[0], out);
@@ -78,8 +77,8 @@ static weft_status start_all(wefti_launch *l, const char *program) {
     for (int i = 0; i < l->options->servers; i++) {
         const char *address;
         WEFT_TRY(start_server(l, program, i, &address));
-        l->server_list = i ? wefti_arena_format(l->arena, "%s,%s", l->server_list, address)
-                           : address;
+        l->server_list =
+            i ? wefti_arena_format(l->arena, "%s,%s", l->server_list, address) : address;
         WEFT_REQUIRE(l->server_list, WEFT_E_NOMEM, "no memory for the addresses of servers");
     }
     return WEFT_OK;
