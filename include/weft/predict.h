@@ -103,6 +103,8 @@ typedef struct weft_prediction {
     double tier_seconds; /* on the critical path: copies between device memory and lower tiers */
     int64_t host_bytes, disk_bytes; /* that a device keeps in the tiers below its memory, at most */
     int64_t host_moved_bytes, disk_moved_bytes; /* copied to and from them in a step, at most */
+    int64_t server_bytes; /* of all servers together: parameters, optimizer states, gradients */
+    int64_t server_moved_bytes; /* that a device pushes and pulls in a step, at most */
 } weft_prediction;
 
 typedef struct weft_predict_options {

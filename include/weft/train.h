@@ -203,6 +203,8 @@ typedef struct weft_model_report {
     int64_t host_bytes, disk_bytes; /* that a device keeps in the tiers below its memory */
     int64_t host_moved_bytes, disk_moved_bytes; /* copied to and from them in a step */
     char *rows; /* with train.rows: how each table is updated, a line each; NULL: not asked */
+    int64_t server_bytes; /* of all servers together: parameters, optimizer states, gradients */
+    int64_t server_moved_bytes; /* that a device pushes and pulls in a step, at most */
     void *owner;
 } weft_model_report;
 

@@ -328,6 +328,10 @@ void cli_tiers_json(cli_json *json, int64_t host_bytes, int64_t disk_bytes);
  * host_moved_bytes and disk_moved_bytes, those that are not 0. */
 const char *cli_moves(int64_t host_bytes, int64_t disk_bytes, char out[CLI_TIERS]);
 void cli_moves_json(cli_json *json, int64_t host_bytes, int64_t disk_bytes);
+/* A line about servers of parameters; nothing if there are none. The members server_bytes and
+ * server_moved_bytes. */
+void cli_servers(FILE *stream, int64_t bytes, int64_t moved_bytes);
+void cli_servers_json(cli_json *json, int64_t bytes, int64_t moved_bytes);
 const char *cli_amount(double amount, const char *unit, char out[32]); /* decimal prefixes */
 
 #endif

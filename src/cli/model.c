@@ -50,6 +50,7 @@ static void print_json(const weft_model_report *r) {
     cli_json_integer(&json, "program_bytes", r->program_bytes);
     cli_tiers_json(&json, r->host_bytes, r->disk_bytes);
     cli_moves_json(&json, r->host_moved_bytes, r->disk_moved_bytes);
+    cli_servers_json(&json, r->server_bytes, r->server_moved_bytes);
     cli_json_integer(&json, "devices", r->devices);
     cli_json_array(&json, "peak_bytes");
     for (int i = 0; i < r->devices; i++) cli_json_integer(&json, NULL, r->peaks[i]);
@@ -127,6 +128,7 @@ static void print_text(const weft_model_report *r) {
     cli_say(stdout, ", programs %s%s\n", cli_bytes((double)r->program_bytes, b),
             cli_tiers(r->host_bytes, r->disk_bytes, tiers));
     cli_say(stdout, "%s", cli_moves(r->host_moved_bytes, r->disk_moved_bytes, tiers));
+    cli_servers(stdout, r->server_bytes, r->server_moved_bytes);
     if (r->rows) cli_say(stdout, "%s", r->rows);
     if (split) print_peaks(r);
     if (r->largest && *r->largest) cli_say(stdout, "largest: %s\n", r->largest);

@@ -70,6 +70,7 @@ static int verdict(const char *plan, weft_status status, const weft_model_report
             cli_json_integer(&json, "program_bytes", report->program_bytes);
             cli_tiers_json(&json, report->host_bytes, report->disk_bytes);
             cli_moves_json(&json, report->host_moved_bytes, report->disk_moved_bytes);
+            cli_servers_json(&json, report->server_bytes, report->server_moved_bytes);
         }
         cli_json_end(&json);
     } else {
@@ -80,6 +81,7 @@ static int verdict(const char *plan, weft_status status, const weft_model_report
                 cli_bytes((double)report->program_bytes, own),
                 cli_tiers(report->host_bytes, report->disk_bytes, tiers));
         cli_say(stdout, "%s", cli_moves(report->host_moved_bytes, report->disk_moved_bytes, tiers));
+        cli_servers(stdout, report->server_bytes, report->server_moved_bytes);
     }
     return status < 0 ? CLI_FAILED : CLI_DONE;
 }

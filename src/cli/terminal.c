@@ -188,6 +188,18 @@ void cli_moves_json(cli_json *json, int64_t host_bytes, int64_t disk_bytes) {
     if (disk_bytes) cli_json_integer(json, "disk_moved_bytes", disk_bytes);
 }
 
+void cli_servers(FILE *stream, int64_t bytes, int64_t moved_bytes) {
+    char all[32], moved[32];
+    if (!bytes) return;
+    cli_say(stream, "servers keep %s; a device pushes and pulls %s a step\n",
+            cli_bytes((double)bytes, all), cli_bytes((double)moved_bytes, moved));
+}
+
+void cli_servers_json(cli_json *json, int64_t bytes, int64_t moved_bytes) {
+    if (bytes) cli_json_integer(json, "server_bytes", bytes);
+    if (bytes) cli_json_integer(json, "server_moved_bytes", moved_bytes);
+}
+
 const char *cli_amount(double amount, const char *unit, char out[32]) {
     static const char *const prefixes[] = {"", "k", "M", "G", "T", "P", NULL};
     return scaled(amount, 1000.0, prefixes, unit, out);

@@ -85,6 +85,18 @@ void wefti_program_moved(const wefti_program *p, int32_t microbatches, int64_t o
     }
 }
 
+double wefti_program_server_share(const wefti_program *p) {
+    double sum = 0;
+    for (int32_t i = 0; i < p->served_count; i++) {
+        const wefti_served *x = &p->served[i].piece;
+        int64_t bytes = x->part_bytes[0] * (1 + x->terms);
+        if (x->term < 0) continue;
+        for (int k = 0; k <= x->rule.states; k++) bytes += x->part_bytes[k];
+        sum += (double)bytes / x->terms;
+    }
+    return sum;
+}
+
 int32_t wefti_program_times(const wefti_program *p, wefti_section s, int32_t step) {
     for (int32_t i = 0; i < p->loop_count[s]; i++) {
         const wefti_loop *l = &p->loops[s][i];

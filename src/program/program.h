@@ -348,6 +348,9 @@ static inline wefti_location wefti_cursor_arg(const wefti_step *step, const weft
                                step->strides ? at->iteration * step->strides[arg] : 0);
 }
 void wefti_cursor_next(const wefti_program *p, wefti_section s, wefti_cursor *at);
+/* This rank's share of what servers keep: of all ranks together it is the memory of the servers,
+ * with a gradient of each rank that pushes. */
+double wefti_program_server_share(const wefti_program *p);
 /* How often step `step` of a section runs. */
 int32_t wefti_program_times(const wefti_program *p, wefti_section s, int32_t step);
 /* How often a section runs in a step of `microbatches`. */

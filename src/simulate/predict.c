@@ -101,6 +101,7 @@ static void take_tiers(const wefti_match_classes *classes, int32_t microbatches,
         wefti_keep_most(&out->disk_bytes, wefti_footprint_bytes(all, WEFTI_SPACE_DISK));
         wefti_keep_most(&out->host_moved_bytes, moved[WEFTI_SPACE_HOST]);
         wefti_keep_most(&out->disk_moved_bytes, moved[WEFTI_SPACE_DISK]);
+        wefti_keep_most(&out->server_moved_bytes, moved[WEFTI_SPACE_SERVER]);
     }
 }
 
@@ -110,6 +111,10 @@ static weft_status take_ranks(const wefti_match_classes *classes, const wefti_si
     WEFT_NEW_ARRAY(out->classes, weft_rank_prediction, s->count);
     out->class_count = s->count;
     out->ranks = s->world;
+    double served = 0;
+    for (int32_t r = 0; r < s->world; r++)
+        served += wefti_program_server_share(program_of(classes, r));
+    out->server_bytes = (int64_t)(served + 0.5);
     for (int32_t i = 0; i < s->count; i++) {
         weft_rank_prediction *r = &out->classes[i];
         *r = rank_of(classes, s, i);

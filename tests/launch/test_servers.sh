@@ -56,6 +56,14 @@ expect 2 '64' server --number 64
 expect 1 '--listen' server --listen 127.0.0.1:port
 expect 1 '192.0.2.1' server --listen 192.0.2.1:9100
 
+# What servers keep is told before: three times an f32 for AdamW, the sum, and a gradient of each device.
+"$weft" model job.yaml --devices 2 "$all" train.clip=0 --json >model || fail 'a model with servers:' model
+parameters=$(value parameter_bytes <model)
+[ "$(value server_bytes <model)" = $((parameters * 6)) ] || fail 'other bytes on servers than six times the parameters:' model
+[ "$(value server_moved_bytes <model)" = $((parameters * 2)) ] || fail 'other bytes to and from servers:' model
+"$weft" simulate job.yaml --devices 2 "$all" --machine h100-80g --json >simulated || fail 'a simulation with servers:' simulated
+[ "$(value server_bytes <simulated)" = $((parameters * 6)) ] || fail 'a simulation has other bytes on servers:' simulated
+
 # By hand.
 serve() { # NUMBER [OPTIONS]: its address in $address
     number=$1

@@ -1,5 +1,5 @@
-/* Words between ranks and servers: they come back as they went, and bytes that are none are refused.
- * WEFT_TEST_SEED sets the first seed. */
+/* Words between ranks and servers: they come back as they went, and bytes that are none are
+ * refused. WEFT_TEST_SEED sets the first seed. */
 #include "support.h"
 
 #include <stdlib.h>

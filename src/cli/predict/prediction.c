@@ -33,6 +33,7 @@ void cli_prediction_json(cli_json *json, const weft_prediction *p) {
     cli_json_bool(json, "fits", p->fits);
     cli_tiers_json(json, p->host_bytes, p->disk_bytes);
     cli_moves_json(json, p->host_moved_bytes, p->disk_moved_bytes);
+    cli_servers_json(json, p->server_bytes, p->server_moved_bytes);
     if (p->driver.known) {
         cli_json_object(json, "driver_memory");
         cli_json_integer(json, "bytes", p->driver.bytes);
@@ -136,6 +137,7 @@ void cli_prediction_text(const weft_prediction *p) {
                 cli_bytes((double)p->device_bytes, a));
     print_driver(p);
     cli_say(stdout, "%s", cli_moves(p->host_moved_bytes, p->disk_moved_bytes, tiers));
+    cli_servers(stdout, p->server_bytes, p->server_moved_bytes);
     cli_say(stdout,
             "critical path, to rank %d: compute %s, %s%s%sexposed communication %s; ranks idle for "
             "%s on average\n",

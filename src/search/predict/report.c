@@ -243,6 +243,7 @@ static void add_head(report *r) {
                    wefti_bytes_text(p->peak_bytes, bytes));
     add_tier(r, "in host memory", p->host_bytes, p->host_moved_bytes);
     add_tier(r, "on the disk", p->disk_bytes, p->disk_moved_bytes);
+    add_tier(r, "on servers", p->server_bytes, p->server_moved_bytes);
     if (p->tier_seconds > 0) add_fact(r, "copies of tiers", milliseconds(p->tier_seconds), " ms");
     add_fact(r, "exposed communication", milliseconds(p->exposed_seconds), " ms");
     add_fact(r, "idle on average", milliseconds(p->bubble_seconds), " ms");

@@ -190,6 +190,7 @@ static void add_memory(weft_model_report *r, const wefti_rank_class *c, int32_t 
     wefti_program_moved(p, microbatches, moved);
     wefti_keep_most(&r->host_moved_bytes, moved[WEFTI_SPACE_HOST]);
     wefti_keep_most(&r->disk_moved_bytes, moved[WEFTI_SPACE_DISK]);
+    wefti_keep_most(&r->server_moved_bytes, moved[WEFTI_SPACE_SERVER]);
     int64_t programs = 0;
     for (int32_t g = 0; g < graphs; g++) programs += c->programs[g]->program_bytes;
     wefti_keep_most(&r->predicted_peak_bytes, *out_peak);
@@ -201,8 +202,13 @@ static weft_status fill_memory(const wefti_job_programs *p, weft_model_report *r
     WEFT_NEW_ARRAY(peaks, int64_t, p->classes->count);
     for (int32_t c = 0; c < p->classes->count; c++)
         add_memory(r, &p->classes->classes[c], p->graphs, p->microbatches, &peaks[c]);
-    for (int rank = 0; rank < r->devices; rank++)
-        r->peaks[rank] = peaks[p->classes->class_of[rank]];
+    double served = 0;
+    for (int rank = 0; rank < r->devices; rank++) {
+        const int32_t c = p->classes->class_of[rank];
+        r->peaks[rank] = peaks[c];
+        served += wefti_program_server_share(p->classes->classes[c].programs[0]);
+    }
+    r->server_bytes = (int64_t)(served + 0.5);
     wefti_free(peaks);
     return WEFT_OK;
 }
