@@ -306,7 +306,7 @@ module weft_c ! what goes straight to C
         type(weft_driver_memory) :: driver
         integer(c_int64_t) :: state_bytes
         real(c_double) :: checkpoint_seconds, tier_seconds
-        integer(c_int64_t) :: host_bytes, disk_bytes, host_moved_bytes, disk_moved_bytes
+        integer(c_int64_t) :: host_bytes, disk_bytes, host_moved_bytes, disk_moved_bytes, server_bytes, server_moved_bytes
     end type
     type, bind(C) :: c_tensor_info
         type(c_ptr) :: name
