@@ -1,15 +1,16 @@
 /* Servers in other threads, which ranks reach over connections (service_trial.h). Ranks that wait
  * hear of a rank that leaves, and of a server that does. What does not fit is refused.
  * WEFT_TEST_SEED sets the first seed. */
-#include "service_trial.h"
+#include "support.h"
+
+#ifdef WEFT_HAVE_OPENSSL
 
 #include <netinet/in.h>
 #include <stdatomic.h>
 
 #include "server/host.h"
 #include "server/remote.h"
-
-#ifdef WEFT_HAVE_OPENSSL
+#include "service_trial.h"
 
 enum { MOST_SERVERS = 3 };
 static const unsigned char key[32] = "of these servers", other_key[32] = "of others";
