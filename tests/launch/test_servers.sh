@@ -82,7 +82,7 @@ export WEFT_SERVERS="$first,$second"
 run() { # NAME WORDS...: a run of two ranks, by the servers
     name=$1
     shift
-    "$weft" launch -n 2 --secret "$HOME/.weft/secret" --no-logs --timeout 5 -- "$weft" train job.yaml "$all" "$@" >"$name" 2>&1
+    "$weft" launch -n 2 --secret "$HOME/.weft/secret" --no-logs --timeout "${patience:-120}" -- "$weft" train job.yaml "$all" "$@" >"$name" 2>&1
 }
 "$weft" train job.yaml --devices 2 --json >two 2>&1
 for n in 1 2; do
@@ -114,6 +114,7 @@ wait $runs && fail 'a server that was killed:' lost
 has_facts lost "server 1|$second" || fail 'the server that was killed is not named:' lost
 
 # Another secret, or nobody there.
+patience=20
 run dead && fail 'a server that is not there:' dead
 has_facts dead "server 1|$second" || fail 'the server that is not there is not named:' dead
 head -c 40 /dev/urandom | od -An -tx1 | tr -d ' \n' >other && chmod 600 other
