@@ -48,7 +48,9 @@ static void tell(const weft_server_options *o, const wefti_server *server,
                  weft_server_state *last) {
     const wefti_server_counts now = wefti_server_counts_of(server);
     const weft_server_state state = {now.ranks, now.shards, now.bytes, now.updates};
-    if (!o->changed || !memcmp(&state, last, sizeof state)) return;
+    const bool same = state.ranks == last->ranks && state.shards == last->shards &&
+                      state.bytes == last->bytes && state.updates == last->updates;
+    if (!o->changed || same) return;
     *last = state;
     o->changed(o->context, &state);
 }
