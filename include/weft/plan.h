@@ -156,9 +156,9 @@ WEFT_API weft_status weft_op_place(weft_plan *plan, const char *match,
 /** Let servers keep the parameters whose names match the glob ("wte.*", "*"), with their optimizer
  * states. The servers update them, by the sum of the gradients that the devices push. Each device
  * has a copy of what its ops read, which it pulls after each update. The steps are those without
- * servers. Parameters that no rule matches, and frozen ones, stay on the devices. Servers are in
- * the process of the devices: a session over a world of processes is refused. So are sessions with
- * recovery or readable gradients, mode MANUAL, masters on the host, and other tiers for the same
+ * servers. Parameters that no rule matches, and frozen ones, stay on the devices. Of one process
+ * they are part; the processes of a world need servers of their own (weft/server.h). Refused are
+ * recovery, readable gradients, mode MANUAL, masters on the host, and other tiers for the same
  * parameters. An optimizer that needs whole parameters cannot update pieces of them. */
 WEFT_API weft_status weft_plan_server(weft_plan *plan, const char *match) WEFT_CHECKED;
 /** Sum the losses of devices and microbatches instead of averaging them. Devices that all have the

@@ -5,51 +5,11 @@
 
 #ifdef WEFT_HAVE_OPENSSL
 
-#include <netinet/in.h>
-#include <stdatomic.h>
-
-#include "server/host.h"
 #include "server/remote.h"
+#include "server_threads.h"
 #include "service_trial.h"
 
-enum { MOST_SERVERS = 3 };
-static const unsigned char key[32] = "of these servers", other_key[32] = "of others";
-
-/* The servers of a world. */
-static struct {
-    wefti_server *server[MOST_SERVERS];
-    pthread_t thread[MOST_SERVERS];
-    atomic_bool ends[MOST_SERVERS];
-    wefti_conn_address address[MOST_SERVERS];
-    int32_t count;
-    bool encrypts;
-} servers;
-
-static void *serve(void *context) {
-    const int i = (int)(intptr_t)context;
-    while (!atomic_load(&servers.ends[i])) ASSERT_OK(wefti_server_turn(servers.server[i], 20));
-    wefti_server_close(servers.server[i]);
-    return NULL;
-}
-
-static void start_server(int i) {
-    const struct sockaddr_in any = {.sin_family = AF_INET,
-                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    const wefti_server_options o = {
-        .number = i, .threads = 1, .key = key, .encrypts = servers.encrypts};
-    wefti_conn_address *at = &servers.address[i];
-    memcpy(&at->at, &any, sizeof any);
-    at->bytes = sizeof any;
-    (void)snprintf(at->text, sizeof at->text, "address %d", i);
-    atomic_store(&servers.ends[i], false);
-    ASSERT_OK(wefti_server_open(&o, &at->at, at->bytes, &servers.server[i]));
-    assert_int_equal(pthread_create(&servers.thread[i], NULL, serve, (void *)(intptr_t)i), 0);
-}
-
-static void end_server(int i) {
-    atomic_store(&servers.ends[i], true);
-    (void)pthread_join(servers.thread[i], NULL);
-}
+static const unsigned char other_key[32] = "of others";
 
 static wefti_remote_options options_of(int32_t rank, uint64_t session) {
     return (wefti_remote_options){.servers = servers.address,
@@ -57,7 +17,7 @@ static wefti_remote_options options_of(int32_t rank, uint64_t session) {
                                   .rank = rank,
                                   .session = session,
                                   .encrypts = servers.encrypts,
-                                  .key = key,
+                                  .key = servers_key,
                                   .seconds = 20};
 }
 
@@ -174,7 +134,7 @@ static void servers_without_the_key_are_refused(void **state) {
     o.seconds = 0.3;
     ASSERT_FAILS(WEFT_E_PEER, "server 0|address 0", wefti_service_remote(&o, &service));
     end_server(0);
-    o.key = key;
+    o.key = servers_key;
     ASSERT_FAILS(WEFT_E_PEER, "server 0|address 0", wefti_service_remote(&o, &service));
     servers.count = 0;
 }

@@ -5,6 +5,8 @@
 
 #include "base/fault.h"
 #include "base/io.h"
+#include "comm/servers.h"
+#include "server/server_threads.h"
 
 /* Returns the number of rules. */
 static int add_rules(const trial *t, const weft_graph *g, weft_plan *plan) {
@@ -37,8 +39,10 @@ static int served_copies(const weft_session *s) {
 }
 
 /* What servers keep is updated whole, so both sessions do so: rows are added in another order. */
-static weft_status create_whole(const trial *t, weft_graph *g, weft_session **out) {
+static weft_status create_whole(const trial *t, weft_graph *g, weft_world *world,
+                                weft_session **out) {
     weft_session_options o = options_of(t);
+    o.world = world;
     o.rows = WEFT_ROWS_NONE;
     return weft_session_create(g, &o, out);
 }
@@ -56,7 +60,8 @@ static void run_both(const trial *t, weft_session *plain, weft_session *served) 
     }
 }
 
-static void run(uint64_t seed, served_totals *out) {
+/* world: names servers; NULL: they are in this process. */
+static void run(uint64_t seed, weft_world *world, served_totals *out) {
     trial t = trial_of(seed, false, 4);
     weft_session *plain, *served;
     weft_graph *g[2];
@@ -70,9 +75,9 @@ static void run(uint64_t seed, served_totals *out) {
     /* Squares of pieces are added in another order than those of all of it. */
     if (t.clip > 0 || t.optimizer == WEFT_LAMB || t.optimizer == WEFT_ADAFACTOR)
         ASSERT_OK(weft_plan_optimizer(t.plan, 0, 0, 0));
-    if (create_whole(&t, g[0], &plain) >= 0) {
+    if (create_whole(&t, g[0], NULL, &plain) >= 0) {
         const int rules = add_rules(&t, g[1], t.plan);
-        const weft_status status = create_whole(&t, g[1], &served);
+        const weft_status status = create_whole(&t, g[1], world, &served);
         if (status >= 0) {
             const int copies = served_copies(served);
             assert_true(copies > 0 || rules == 0);
@@ -90,13 +95,39 @@ static void run(uint64_t seed, served_totals *out) {
     weft_plan_destroy(t.plan);
 }
 
+static void check_totals(const served_totals *all) {
+    print_message("%d pushes and pulls in %d programs; %d are refused\n", all->copies, all->same,
+                  all->refused);
+    if (all->same + all->refused > 10) assert_true(all->same > all->refused);
+}
+
 static void servers_change_nothing(void **state) {
     (void)state;
     served_totals all = {0};
-    TEST_SEEDS(seed, 1, SANITIZED ? 16 : 60) run(seed, &all);
-    print_message("%d pushes and pulls in %d programs; %d are refused\n", all.copies, all.same,
-                  all.refused);
-    if (all.same + all.refused > 10) assert_true(all.same > all.refused);
+    TEST_SEEDS(seed, 1, SANITIZED ? 16 : 60) run(seed, NULL, &all);
+    check_totals(&all);
+}
+
+/* The same with three servers that each device reaches over connections. */
+static void other_processes_change_nothing(void **state) {
+    (void)state;
+#ifdef WEFT_HAVE_OPENSSL
+    served_totals all = {0};
+    weft_world *world;
+    ASSERT_OK(wefti_world_create(NULL, 0, 1, NULL, &world));
+    world->servers =
+        wefti_calloc(1, sizeof *world->servers + MOST_SERVERS * sizeof *world->servers->address);
+    memcpy(world->servers->key, servers_key, sizeof servers_key);
+    world->servers->count = servers.count = MOST_SERVERS;
+    for (int i = 0; i < MOST_SERVERS; i++) {
+        start_server(i);
+        world->servers->address[i] = servers.address[i];
+    }
+    TEST_SEEDS(seed, 101, SANITIZED ? 8 : 30) run(seed, world, &all);
+    for (int i = 0; i < MOST_SERVERS; i++) end_server(i);
+    weft_world_leave(world);
+    check_totals(&all);
+#endif
 }
 
 /* ---- a small model ---- */
@@ -292,6 +323,7 @@ static int remove_all(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(servers_change_nothing),
+        cmocka_unit_test(other_processes_change_nothing),
         cmocka_unit_test(a_step_that_is_given_up_does_not_count),
         cmocka_unit_test(evaluations_and_files_are_those_of_devices),
         cmocka_unit_test(what_servers_cannot_keep_is_refused),
