@@ -425,6 +425,10 @@ static bool work_on(wefti_server *s, host_shard *x) {
         return false;
     const weft_status status = wefti_shard_work(x->state, &run, &x->scalars);
     wefti_shard_end(x->state, status);
+    const int32_t culprit = status == WEFT_E_NUMERIC ? wefti_shard_culprit(x->state) : -1;
+    const host_bound *b = culprit >= 0 ? x->bound : NULL;
+    while (b && b->term != culprit) b = b->next;
+    if (b) (void)wefti_prefix(status, "rank %d", b->rank);
     if (status < 0) {
         x->lost = (wefti_failed_word){.shard = x->id, .status = status, .rank = WEFT_RANK_NONE};
         (void)snprintf(x->lost.text, sizeof x->lost.text, "%s", weft_error_message());

@@ -13,7 +13,7 @@
 typedef struct local_shard {
     wefti_shard_state *state;
     int32_t bound;            /* ranks */
-    bool *taken;              /* [terms]: of some rank */
+    int32_t *pusher;          /* [terms]: the rank, -1: none */
     int64_t pulled;           /* the number of the latest step that is to be applied */
     wefti_step_block scalars; /* of that step */
 } local_shard;
@@ -67,6 +67,8 @@ static bool work_on(local_service *service, local_shard *x, weft_status *out) {
     const wefti_step_block scalars = x->scalars;
     pthread_mutex_unlock(&hall->lock);
     *out = wefti_shard_work(x->state, &run, &scalars);
+    if (*out == WEFT_E_NUMERIC && wefti_shard_culprit(x->state) >= 0)
+        *out = wefti_prefix(*out, "rank %d", x->pusher[wefti_shard_culprit(x->state)]);
     pthread_mutex_lock(&hall->lock);
     wefti_shard_end(x->state, *out);
     pthread_cond_broadcast(&hall->changed);
@@ -201,7 +203,7 @@ static bool is_of(const local_shard *x, const wefti_served *served) {
 
 static void free_shard(local_shard *x) {
     wefti_shard_destroy(x->state);
-    wefti_free(x->taken);
+    wefti_free(x->pusher);
     wefti_free(x);
 }
 
@@ -209,9 +211,10 @@ static weft_status add_shard(local_hall *hall, const wefti_served *served, local
     local_shard *x;
     WEFT_TRY(WEFT_GROW(hall->shards, hall->count, hall->cap));
     WEFT_NEW(x, local_shard);
-    x->taken = wefti_calloc((size_t)served->terms, sizeof *x->taken);
-    weft_status status = x->taken ? wefti_shard_create(served, hall->threads, &x->state)
-                                  : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a server's shard");
+    x->pusher = wefti_calloc((size_t)served->terms, sizeof *x->pusher);
+    for (int32_t t = 0; x->pusher && t < served->terms; t++) x->pusher[t] = -1;
+    weft_status status = x->pusher ? wefti_shard_create(served, hall->threads, &x->state)
+                                   : WEFT_RAISE(WEFT_E_NOMEM, "no memory for a server's shard");
     if (status < 0) {
         free_shard(x);
         return wefti_prefix(status, "the server of '%s'", served->name);
@@ -221,14 +224,15 @@ static weft_status add_shard(local_hall *hall, const wefti_served *served, local
     return WEFT_OK;
 }
 
-static weft_status take_term(local_shard *x, const wefti_served *served) {
+static weft_status take_term(local_shard *x, const wefti_served *served, int32_t rank) {
     WEFT_TRY(wefti_shard_check(x->state, served));
     WEFT_REQUIRE(served->term < served->terms, WEFT_E_BUG, "term %d of '%s', which has %d terms",
                  served->term, served->name, served->terms);
     if (served->term < 0) return WEFT_OK;
-    WEFT_REQUIRE(!x->taken[served->term], WEFT_E_MISMATCH,
-                 "two ranks push term %d of the gradient of '%s'", served->term, served->name);
-    x->taken[served->term] = true;
+    WEFT_REQUIRE(x->pusher[served->term] < 0, WEFT_E_MISMATCH,
+                 "ranks %d and %d push term %d of the gradient of '%s'", x->pusher[served->term],
+                 rank, served->term, served->name);
+    x->pusher[served->term] = rank;
     return WEFT_OK;
 }
 
@@ -244,7 +248,7 @@ static weft_status bind_to(local_hall *hall, const wefti_served *served, local_b
     for (int64_t i = 0; i < hall->count && !x; i++)
         if (is_of(hall->shards[i], served)) x = hall->shards[i];
     if (!x) WEFT_TRY(add_shard(hall, served, &x));
-    WEFT_TRY(take_term(x, served));
+    WEFT_TRY(take_term(x, served, b->service->base.rank));
     x->bound++;
     b->shard = x;
     b->term = served->term;
@@ -272,7 +276,7 @@ static void local_unbind(wefti_shard *shard) {
     local_bound *b = bound_of(shard);
     local_hall *hall = b->service->hall;
     pthread_mutex_lock(&hall->lock);
-    if (b->term >= 0) b->shard->taken[b->term] = false;
+    if (b->term >= 0) b->shard->pusher[b->term] = -1;
     const bool last = --b->shard->bound == 0;
     if (last) drop_unbound(hall, b->shard);
     pthread_mutex_unlock(&hall->lock);

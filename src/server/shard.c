@@ -1,6 +1,7 @@
 /* Shards: see server/shard.h. */
 #include "server/shard.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -35,7 +36,7 @@ struct wefti_shard_state {
     const void **terms; /* [of.terms]; NULL: not there */
     wefti_move_side *sides;
     int32_t *members;
-    int32_t arrived;
+    int32_t arrived, culprit;
     bool working;
     wefti_shard_phase from; /* of the work */
     int64_t of_number;      /* likewise */
@@ -286,6 +287,20 @@ static weft_status run_routine(const wefti_shard_state *s, const shard_routine *
     return wefti_routine_run(&call, &k, r->routine->code_count);
 }
 
+/* A square that is not finite may be that of large numbers. */
+static weft_status find_culprit(wefti_shard_state *s) {
+    const int64_t elems = weft_desc_elems(&s->of.desc);
+    for (int32_t t = 0; t < s->of.terms; t++)
+        for (int64_t i = 0; i < elems; i++) {
+            const double x = wefti_load(s->of.desc.dtype, s->terms[t], i);
+            if (isfinite(x)) continue;
+            s->culprit = t;
+            WEFT_FAIL(WEFT_E_NUMERIC, "element %lld of its gradient of '%s' is %g: it is not taken",
+                      (long long)i, s->of.name, wefti_printed(x));
+        }
+    return WEFT_OK;
+}
+
 /* In the order of the terms, by the arithmetic of an all-reduce within one host. */
 static weft_status add_terms(wefti_shard_state *s, const wefti_run *run) {
     const wefti_copy_move move = {.dtype = s->of.desc.dtype,
@@ -296,7 +311,8 @@ static weft_status add_terms(wefti_shard_state *s, const wefti_run *run) {
                                   .from = s->sides};
     if (move.run) wefti_move_run(&move, s->terms, s->sum);
     shard_call norm = {.args = {s->sum, s->square}};
-    return run_routine(s, &s->norm, &norm, run);
+    WEFT_TRY(run_routine(s, &s->norm, &norm, run));
+    return isfinite(wefti_load(s->of.square, s->square, 0)) ? WEFT_OK : find_culprit(s);
 }
 
 static weft_status update(wefti_shard_state *s, const wefti_run *run,
@@ -317,7 +333,12 @@ static weft_status update(wefti_shard_state *s, const wefti_run *run,
 
 weft_status wefti_shard_work(wefti_shard_state *s, const wefti_run *run,
                              const wefti_step_block *scalars) {
+    s->culprit = -1;
     return s->from == WEFTI_SHARD_FULL ? add_terms(s, run) : update(s, run, scalars);
+}
+
+int32_t wefti_shard_culprit(const wefti_shard_state *s) {
+    return s->culprit;
 }
 
 void wefti_shard_square(const wefti_shard_state *s, void *out) {

@@ -48,9 +48,13 @@ bool wefti_shard_withdraw(wefti_shard_state *shard, int32_t term, int64_t number
  * may give up the lock. begin: a shard whose round is FULL, or SUM: work on it makes SUM, or
  * VALUE. end: the phase changes, unless a later round has begun. */
 bool wefti_shard_begin(wefti_shard_state *shard, wefti_shard_phase from); /* false: not now */
+/* WEFT_E_NUMERIC: a term has a value that is not finite. */
 weft_status wefti_shard_work(wefti_shard_state *shard, const wefti_run *run,
                              const wefti_step_block *scalars) WEFT_CHECKED;
 void wefti_shard_end(wefti_shard_state *shard, weft_status status);
+/* The term for which a sum has failed with WEFT_E_NUMERIC: it has a value that is not finite. Else
+ * -1. */
+int32_t wefti_shard_culprit(const wefti_shard_state *shard);
 /* Of the sum, in the dtype of the description. */
 void wefti_shard_square(const wefti_shard_state *shard, void *out);
 /* The bytes of a part; fails if the range is not in it. */

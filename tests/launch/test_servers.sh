@@ -39,6 +39,19 @@ for way in 1 3 '2 --tls'; do
     losses way | cmp -s - expected || fail "servers $way: other losses than without:" way
 done
 
+# MindSpore's 17 (a): two servers and three workers with a third of the batch each, against one device with all of it; and
+# the documented number of servers and workers.
+"$weft" train job.yaml train.batch=24 train.steps=20 --json >serial 2>&1
+for way in '3 2' '8 8'; do
+    # shellcheck disable=SC2086
+    set -- $way
+    "$weft" launch -n "$1" --servers "$2" --no-logs -- "$weft" train job.yaml "$all" train.batch=24 train.steps=20 --json >way 2>&1 ||
+        fail "$1 workers and $2 servers:" way
+    losses serial >a && losses way >b && paste -d' ' a b >both
+    awk '{d = $2 - $4; if ($1 != $3 || d > 1e-4 || d < -1e-4) bad = 1} END {exit bad || NR != 20}' both ||
+        fail "$1 workers and $2 servers: other losses than one device with the whole batch:" both
+done
+
 # Steps on files: what servers had, devices load.
 "$weft" launch -n 2 --servers 2 --no-logs -- "$weft" train job.yaml "$all" checkpoint.dir=run "$constant" \
     train.steps=6 >save 2>&1 || fail 'saving with servers:' save

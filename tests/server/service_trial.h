@@ -5,6 +5,7 @@
 
 #include "support.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,6 +150,36 @@ static inline void check_values(const rank_side *r) {
                 fail_msg("rank %d, shard %d, element %lld: %g, stored %g, expected %g", r->rank, k,
                          (long long)i, r->value[k][i], stored[i], expected);
         }
+    }
+}
+
+/* A gradient that is not finite is named with its rank and its parameter. Large ones are taken. */
+static inline void a_push_that_is_not_finite_is_refused(void **state) {
+    (void)state;
+    static float gradients[2][ELEMS], value[ELEMS];
+    const wefti_step_block scalars = {.f32 = {.learning_rate = 1, .step = 1, .gradient_scale = 1}};
+    for (int bad = 0; bad < 2; bad++) {
+        world w;
+        wefti_shard *shards[2];
+        open_world(&w, 5, 2);
+        memset(gradients, 0, sizeof gradients);
+        gradients[0][3] = 1e30f;
+        if (bad) gradients[1][7] = NAN;
+        for (int32_t r = 0; r < 2; r++) ASSERT_OK(bind_shard(&w, r, 1, &shards[r]));
+        for (int32_t r = 0; r < 2; r++)
+            ASSERT_OK(shards[r]->engine->push(shards[r], 1, gradients[r]));
+        for (int32_t r = 0; r < 2; r++)
+            ASSERT_OK(shards[r]->engine->pull(shards[r], 1, &scalars, value));
+        const weft_status status = shards[0]->engine->wait_pull(shards[0]);
+        if (bad)
+            ASSERT_FAILS(WEFT_E_NUMERIC, "rank 1|element 7|'b'|nan", status);
+        else
+            ASSERT_OK(status);
+        for (int32_t r = 0; r < 2; r++) {
+            shards[r]->engine->give_up(shards[r]);
+            shards[r]->engine->unbind(shards[r]);
+        }
+        close_world(&w);
     }
 }
 

@@ -56,7 +56,7 @@ static void what_does_not_fit_is_refused(void **state) {
     open_world(&w, 1, 2);
     ASSERT_OK(bind_shard(&w, 0, 0, &shard));
     wefti_served x = w.served[0];
-    ASSERT_FAILS(WEFT_E_MISMATCH, "two ranks|'a'", bind_other(&w, &x));
+    ASSERT_FAILS(WEFT_E_MISMATCH, "ranks 0 and 1|'a'", bind_other(&w, &x));
     x.term = 1;
     x.whole.shape[0]++;
     ASSERT_FAILS(WEFT_E_MISMATCH, "'a'", bind_other(&w, &x));
@@ -78,6 +78,7 @@ static void what_does_not_fit_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(run_steps),
+        cmocka_unit_test(a_push_that_is_not_finite_is_refused),
         cmocka_unit_test(a_failure_ends_waits),
         cmocka_unit_test(what_does_not_fit_is_refused),
     };

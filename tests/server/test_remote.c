@@ -142,6 +142,7 @@ static void servers_without_the_key_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(run_steps),
+        cmocka_unit_test(a_push_that_is_not_finite_is_refused),
         cmocka_unit_test(a_rank_that_leaves_ends_waits),
         cmocka_unit_test(a_server_that_ends_is_named),
         cmocka_unit_test(what_does_not_fit_is_refused),

@@ -123,6 +123,7 @@ typedef struct sized {
     X(weft_predict_options, weft_predict_defaults, disturbances, o.machine = "/nowhere",           \
       weft_plan_predict(graph, NULL, NULL, o, &(weft_prediction *){0}))                            \
     X(weft_search_options, weft_search_defaults, rules, o.machine = NULL, searched(o))             \
+    X(weft_server_options, weft_server_defaults, threads, o.number = -1, weft_server_run(o))       \
     X(weft_session_options, weft_session_defaults, recovery, o.microbatches = -1,                  \
       weft_session_create(graph, o, &(weft_session *){0}))                                         \
     X(weft_session_keeper, weft_session_keeper_defaults, begin, o.context = NULL, begun(o))        \
