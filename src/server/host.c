@@ -22,6 +22,7 @@ typedef struct host_bound {
     int32_t rank, term;
     unsigned char *memory; /* of its term; NULL: it pushes nothing */
     int64_t number, come;  /* of the term that comes, and how many of its bytes have */
+    int64_t process;       /* whose memory is read here; 0: it is not */
 } host_bound;
 
 typedef struct host_shard {
@@ -61,6 +62,7 @@ struct wefti_server {
     uint32_t next_id;
     int threads;
     wefti_server_counts counts;
+    wefti_probe probe;
 };
 
 /* ---- answers ---- */
@@ -90,7 +92,8 @@ static weft_status refuse(wefti_server *s, wefti_conn_link *link, uint64_t tag, 
 
 /* Which phase of the shard's round an answer needs; whether it is there. */
 static bool is_ready(const host_answer *a) {
-    const wefti_shard_phase needed = a->word == WEFTI_WORD_VALUE    ? WEFTI_SHARD_VALUE
+    const bool value = a->word == WEFTI_WORD_VALUE || a->word == WEFTI_WORD_VALUE_AT;
+    const wefti_shard_phase needed = value                          ? WEFTI_SHARD_VALUE
                                      : a->word == WEFTI_WORD_SQUARE ? WEFTI_SHARD_SUM
                                                                     : WEFTI_SHARD_TERMS;
     if (needed == WEFTI_SHARD_TERMS) return true;
@@ -100,7 +103,9 @@ static bool is_ready(const host_answer *a) {
 
 /* Whether what an answer needs never comes. */
 static bool is_vain(const host_answer *a) {
-    if (a->word != WEFTI_WORD_VALUE && a->word != WEFTI_WORD_SQUARE) return false;
+    if (a->word != WEFTI_WORD_VALUE && a->word != WEFTI_WORD_VALUE_AT &&
+        a->word != WEFTI_WORD_SQUARE)
+        return false;
     const wefti_shard_phase now = wefti_shard_phase_of(a->shard->state, (int64_t)a->tag);
     return a->shard->lost.status < 0 && (now == WEFTI_SHARD_TERMS || now == WEFTI_SHARD_FAILED);
 }
@@ -124,12 +129,29 @@ static weft_status say_bytes(host_answer *a) {
     return WEFT_OK;
 }
 
-static weft_status say(host_answer *a) {
+/* What BOUND and VALUE_AT say behind the head. */
+static weft_status add_place(const wefti_server *s, const host_answer *a, unsigned char *body,
+                             size_t *bytes) {
+    unsigned char *value;
+    if (a->word == WEFTI_WORD_BOUND) {
+        wefti_probe_encode(&s->probe, body + *bytes);
+        *bytes += WEFTI_PROBE_BYTES;
+    }
+    if (a->word != WEFTI_WORD_VALUE_AT) return WEFT_OK;
+    WEFT_TRY(wefti_shard_bytes(a->shard->state, 0, 0, a->end, &value));
+    wefti_put_number(body + *bytes, (uint64_t)(uintptr_t)value, 8);
+    *bytes += 8;
+    return WEFT_OK;
+}
+
+static weft_status say(const wefti_server *s, host_answer *a) {
     unsigned char body[WEFTI_FAILED_HEAD + WEFTI_WORD_TEXT] = {0};
     size_t bytes = WEFTI_WORD_HEAD;
     if (a->word == WEFTI_WORD_VALUE || a->word == WEFTI_WORD_BYTES) return say_bytes(a);
     if (a->failed) bytes = wefti_failed_encode(a->failed, body);
     if (a->shard) wefti_put_number(body, a->shard->id, 4);
+    if (!a->failed) wefti_put_number(body + 4, (uint64_t)a->part, 4);
+    WEFT_TRY(add_place(s, a, body, &bytes));
     if (a->word == WEFTI_WORD_SQUARE) {
         wefti_shard_square(a->shard->state, body + bytes);
         bytes += sizeof(double);
@@ -151,7 +173,7 @@ static void say_answers(wefti_server *s) {
             if (a->failed) *a->failed = a->shard->lost;
             if (a->failed) a->word = WEFTI_WORD_FAILED;
         }
-        if (!is_ready(a) || say(a) != WEFT_OK) {
+        if (!is_ready(a) || say(s, a) != WEFT_OK) {
             at = &a->next;
             continue;
         }
@@ -241,6 +263,7 @@ static weft_status add_bound(host_shard *x, wefti_conn_link *link, const wefti_b
     }
     WEFT_NEW(b, host_bound);
     *b = (host_bound){.link = link, .rank = word->rank, .term = served->term};
+    if (wefti_probe_reads(&word->probe)) b->process = word->probe.process;
     if (served->term >= 0) b->memory = wefti_alloc((size_t)served->part_bytes[0] + 1);
     if (served->term >= 0 && !b->memory) {
         wefti_free(b);
@@ -297,8 +320,11 @@ static weft_status hear_bind(wefti_server *s, wefti_conn_link *link, const wefti
     if (status >= 0) status = add_bound(x, link, &word);
     if (x && !x->bound) drop_shard(s, x);
     if (status < 0) return refuse(s, link, f->tag, UINT32_MAX, status, WEFT_RANK_NONE);
-    return add_answer(
-        s, (host_answer){.link = link, .shard = x, .word = WEFTI_WORD_BOUND, .tag = f->tag});
+    return add_answer(s, (host_answer){.link = link,
+                                       .shard = x,
+                                       .word = WEFTI_WORD_BOUND,
+                                       .tag = f->tag,
+                                       .part = x->bound->process != 0});
 }
 
 static weft_status hear_term(host_shard *x, host_bound *b, const wefti_conn_frame *f) {
@@ -314,8 +340,25 @@ static weft_status hear_term(host_shard *x, host_bound *b, const wefti_conn_fram
     return b->come < whole ? WEFT_OK : wefti_shard_push(x->state, b->term, b->number, b->memory);
 }
 
+/* The rank keeps the memory until it hears TAKEN. */
+static weft_status hear_term_at(wefti_server *s, host_shard *x, host_bound *b,
+                                const wefti_conn_frame *f) {
+    const int64_t whole = wefti_shard_of(x->state)->part_bytes[0];
+    WEFT_REQUIRE(f->bytes == WEFTI_WORD_HEAD + 8 && b->term >= 0 && b->process && f->tag > 0 &&
+                     f->tag <= INT64_MAX,
+                 WEFT_E_CORRUPT, "a term that cannot be read");
+    b->number = (int64_t)f->tag;
+    b->come = whole;
+    WEFT_REQUIRE(wefti_reach_read(b->process, wefti_get_number(f->body + WEFTI_WORD_HEAD, 8),
+                                  b->memory, whole),
+                 WEFT_E_PEER, "the memory of rank %d cannot be read", b->rank);
+    WEFT_TRY(add_answer(
+        s, (host_answer){.link = b->link, .shard = x, .word = WEFTI_WORD_TAKEN, .tag = f->tag}));
+    return wefti_shard_push(x->state, b->term, b->number, b->memory);
+}
+
 static weft_status hear_pull(wefti_server *s, host_shard *x, wefti_conn_link *link,
-                             const wefti_conn_frame *f) {
+                             const wefti_conn_frame *f, bool reads) {
     WEFT_REQUIRE(f->bytes == WEFTI_WORD_HEAD + WEFTI_WORD_SCALARS && f->tag <= INT64_MAX,
                  WEFT_E_CORRUPT, "a pull of %zu bytes", f->bytes);
     if ((int64_t)f->tag > x->pulled) {
@@ -324,7 +367,7 @@ static weft_status hear_pull(wefti_server *s, host_shard *x, wefti_conn_link *li
     }
     return add_answer(s, (host_answer){.link = link,
                                        .shard = x,
-                                       .word = WEFTI_WORD_VALUE,
+                                       .word = reads ? WEFTI_WORD_VALUE_AT : WEFTI_WORD_VALUE,
                                        .tag = f->tag,
                                        .end = wefti_shard_of(x->state)->part_bytes[0]});
 }
@@ -368,11 +411,16 @@ static weft_status heard(void *context, wefti_conn_link *link, const wefti_conn_
     switch ((wefti_server_word)f->kind) {
     case WEFTI_WORD_TERM:
         return hear_term(x, b, f);
+    case WEFTI_WORD_TERM_AT:
+        return hear_term_at(s, x, b, f);
+    case WEFTI_WORD_TAKEN:
+        x->taken += (int64_t)f->tag == x->applied;
+        return WEFT_OK;
     case WEFTI_WORD_ASK:
         return add_answer(
             s, (host_answer){.link = link, .shard = x, .word = WEFTI_WORD_SQUARE, .tag = f->tag});
     case WEFTI_WORD_PULL:
-        return hear_pull(s, x, link, f);
+        return hear_pull(s, x, link, f, part);
     case WEFTI_WORD_READ:
         return hear_read(s, x, link, f, part);
     case WEFTI_WORD_WRITE:
@@ -468,6 +516,7 @@ static weft_status start(wefti_server *s, const wefti_server_options *o,
                                   .opened = opened,
                                   .heard = heard,
                                   .closed = closed};
+    wefti_probe_make(&s->probe);
     s->threads = o->threads > 0 ? o->threads : wefti_cores();
     WEFT_TRY(wefti_arena_create(&s->scratch));
     WEFT_TRY(weft_graph_create(&s->ops));

@@ -53,7 +53,10 @@ typedef struct remote_bound {
     uint32_t id;
     int64_t part_bytes[WEFTI_SERVED_PARTS];
     size_t square_bytes;
-    remote_letter push, pull;
+    remote_letter push, pull, taken;
+    bool is_read;    /* the server reads what is pushed, */
+    bool pushes;     /* and has not said that it has */
+    int64_t process; /* of the server, whose memory is read; 0: it is not */
     /* What comes: */
     unsigned char *value;
     int64_t pulled, come, asked; /* the number, and bytes; of the square */
@@ -65,7 +68,8 @@ typedef struct remote_bound {
 typedef struct remote_reply {
     uint64_t tag;
     bool there;
-    uint32_t shard;
+    uint32_t shard, part;
+    wefti_probe probe; /* BOUND */
     unsigned char *to; /* BYTES */
     int64_t at, come, bytes;
 } remote_reply;
@@ -85,7 +89,8 @@ typedef struct remote_service {
     remote_letter *letters, **last;
     remote_bound *bound;
     remote_reply reply;
-    bool ends;
+    bool ends, by_frames;
+    wefti_probe probe;
     wefti_failure broken; /* status WEFT_OK: it is not */
     bool lost;            /* it cannot be mended */
 } remote_service;
@@ -178,6 +183,15 @@ static void take_back(remote_service *s, remote_letter *l) {
     l->waits = false;
 }
 
+/* With the lock: a word of a shard. */
+static void address(remote_letter *l, const remote_bound *b, wefti_server_word word, uint64_t tag,
+                    int part) {
+    *l = (remote_letter){
+        .server = b->server, .word = word, .tag = tag, .head_bytes = WEFTI_WORD_HEAD};
+    wefti_put_number(l->head, b->id, 4);
+    wefti_put_number(l->head + 4, (uint64_t)part, 4);
+}
+
 /* ---- the thread: what comes ---- */
 
 static remote_bound *find_bound(const remote_service *s, int32_t server, uint32_t id) {
@@ -195,10 +209,31 @@ static weft_status hear_value(remote_bound *b, const wefti_conn_frame *f, int64_
     return WEFT_OK;
 }
 
+/* The value is read at once; the server keeps it until it hears TAKEN. */
+static weft_status hear_value_at(remote_bound *b, const wefti_conn_frame *f, int64_t bytes) {
+    WEFT_REQUIRE(bytes == 8 && b->process, WEFT_E_CORRUPT, "a value that cannot be read");
+    if ((int64_t)f->tag == b->pulled && b->value) {
+        WEFT_REQUIRE(wefti_reach_read(b->process, wefti_get_number(f->body + WEFTI_WORD_HEAD, 8),
+                                      b->value, b->part_bytes[0]),
+                     WEFT_E_PEER, "its memory cannot be read");
+        b->come = b->part_bytes[0];
+    }
+    if (b->taken.waits) take_back(b->service, &b->taken);
+    address(&b->taken, b, WEFTI_WORD_TAKEN, f->tag, 0);
+    write_letter(b->service, &b->taken);
+    return WEFT_OK;
+}
+
 static weft_status hear_reply(remote_service *s, const wefti_conn_frame *f, int64_t bytes) {
     remote_reply *r = &s->reply;
     if (f->tag != r->tag || r->there) return WEFT_OK;
     r->shard = (uint32_t)wefti_get_number(f->body, 4);
+    r->part = (uint32_t)wefti_get_number(f->body + 4, 4);
+    if (f->kind == WEFTI_WORD_BOUND) {
+        WEFT_REQUIRE(bytes == WEFTI_PROBE_BYTES, WEFT_E_CORRUPT, "a probe of %lld bytes",
+                     (long long)bytes);
+        wefti_probe_decode(f->body + WEFTI_WORD_HEAD, &r->probe);
+    }
     if (f->kind == WEFTI_WORD_BYTES) {
         WEFT_REQUIRE(r->to && (int64_t)f->place == r->at + r->come && bytes <= r->bytes - r->come,
                      WEFT_E_CORRUPT, "bytes that were not asked for");
@@ -218,6 +253,11 @@ static weft_status hear_failure(remote_service *s, const wefti_conn_frame *f) {
 
 static weft_status hear_shard(remote_bound *b, const wefti_conn_frame *f, int64_t bytes) {
     if (f->kind == WEFTI_WORD_VALUE) return hear_value(b, f, bytes);
+    if (f->kind == WEFTI_WORD_VALUE_AT) return hear_value_at(b, f, bytes);
+    if (f->kind == WEFTI_WORD_TAKEN) {
+        b->pushes = false;
+        return WEFT_OK;
+    }
     WEFT_REQUIRE(f->kind == WEFTI_WORD_SQUARE && bytes == sizeof b->square, WEFT_E_CORRUPT,
                  "word %u, which no server says", f->kind);
     if ((int64_t)f->tag != b->asked) return WEFT_OK;
@@ -303,13 +343,18 @@ static void *run(void *context) {
 
 /* ---- ranks' calls ---- */
 
-/* With the lock: a word of a shard. */
-static void address(remote_letter *l, const remote_bound *b, wefti_server_word word, uint64_t tag,
-                    int part) {
-    *l = (remote_letter){
-        .server = b->server, .word = word, .tag = tag, .head_bytes = WEFTI_WORD_HEAD};
-    wefti_put_number(l->head, b->id, 4);
-    wefti_put_number(l->head + 4, (uint64_t)part, 4);
+static void add_address(remote_letter *l, const void *memory) {
+    wefti_put_number(l->head + l->head_bytes, (uint64_t)(uintptr_t)memory, 8);
+    l->head_bytes += 8;
+}
+
+/* Waits until the server has read what it may read. */
+static weft_status await_taken(remote_bound *b) {
+    remote_service *s = b->service;
+    weft_status status = WEFT_OK;
+    while ((b->push.waits || b->pushes) && (status = check(s)) >= 0)
+        pthread_cond_wait(&s->changed, &s->lock);
+    return status;
 }
 
 /* Sends a letter and waits for its reply. */
@@ -332,9 +377,15 @@ static weft_status remote_push(wefti_shard *shard, int64_t number, const void *g
     pthread_mutex_lock(&s->lock);
     const weft_status status = check(s);
     if (status >= 0) {
-        address(&b->push, b, WEFTI_WORD_TERM, (uint64_t)number, 0);
-        b->push.data = gradient;
-        b->push.bytes = b->part_bytes[0];
+        address(&b->push, b, b->is_read ? WEFTI_WORD_TERM_AT : WEFTI_WORD_TERM, (uint64_t)number,
+                0);
+        b->pushes = b->is_read;
+        if (b->is_read) {
+            add_address(&b->push, gradient);
+        } else {
+            b->push.data = gradient;
+            b->push.bytes = b->part_bytes[0];
+        }
         write_letter(s, &b->push);
     }
     pthread_mutex_unlock(&s->lock);
@@ -344,10 +395,8 @@ static weft_status remote_push(wefti_shard *shard, int64_t number, const void *g
 static weft_status remote_wait_push(wefti_shard *shard) {
     remote_bound *b = bound_of(shard);
     remote_service *s = b->service;
-    weft_status status = WEFT_OK;
     pthread_mutex_lock(&s->lock);
-    while (b->push.waits && (status = check(s)) >= 0) pthread_cond_wait(&s->changed, &s->lock);
-    take_back(s, &b->push);
+    const weft_status status = await_taken(b);
     pthread_mutex_unlock(&s->lock);
     return status;
 }
@@ -377,7 +426,7 @@ static weft_status remote_pull(wefti_shard *shard, int64_t number, const wefti_s
     pthread_mutex_lock(&s->lock);
     const weft_status status = check(s);
     if (status >= 0) {
-        address(&b->pull, b, WEFTI_WORD_PULL, (uint64_t)number, 0);
+        address(&b->pull, b, WEFTI_WORD_PULL, (uint64_t)number, b->process != 0);
         wefti_scalars_encode(scalars, b->pull.head + WEFTI_WORD_HEAD);
         b->pull.head_bytes += WEFTI_WORD_SCALARS;
         b->value = value;
@@ -404,11 +453,14 @@ static weft_status remote_wait_pull(wefti_shard *shard) {
 
 static void remote_give_up(wefti_shard *shard) {
     remote_bound *b = bound_of(shard);
-    pthread_mutex_lock(&b->service->lock);
-    take_back(b->service, &b->push);
-    take_back(b->service, &b->pull);
+    remote_service *s = b->service;
+    pthread_mutex_lock(&s->lock);
+    if (b->push.waits) b->pushes = false; /* the server has not heard of it */
+    take_back(s, &b->push);
+    while (b->pushes && !s->lost) pthread_cond_wait(&s->changed, &s->lock);
+    take_back(s, &b->pull);
     b->value = NULL;
-    pthread_mutex_unlock(&b->service->lock);
+    pthread_mutex_unlock(&s->lock);
 }
 
 static weft_status check_range(const remote_bound *b, int part, int64_t offset, int64_t bytes) {
@@ -467,13 +519,17 @@ static int32_t choose_server(remote_service *s, const wefti_served *served) {
 }
 
 static weft_status bind_there(remote_service *s, const wefti_served *served, remote_bound *b) {
-    const wefti_bind_word word = {s->session, s->base.rank, *served};
+    const wefti_bind_word word = {s->session, s->base.rank,
+                                  s->by_frames ? (wefti_probe){0} : s->probe, *served};
     remote_letter l = {.word = WEFTI_WORD_BIND};
     WEFT_TRY(wefti_bind_encode(&word, &l.body, &l.body_bytes));
     pthread_mutex_lock(&s->lock);
     l.server = b->server = choose_server(s, served);
     const weft_status status = ask(s, &l, (remote_reply){.to = NULL});
     b->id = s->reply.shard;
+    b->is_read = s->reply.part != 0;
+    if (status >= 0 && !s->by_frames && wefti_probe_reads(&s->reply.probe))
+        b->process = s->reply.probe.process;
     if (status >= 0) {
         b->next = s->bound;
         s->bound = b;
@@ -508,6 +564,8 @@ static void remote_unbind(wefti_shard *shard) {
     pthread_mutex_lock(&s->lock);
     take_back(s, &b->push);
     take_back(s, &b->pull);
+    while (b->taken.waits && check(s) >= 0) pthread_cond_wait(&s->changed, &s->lock);
+    take_back(s, &b->taken);
     address(&l, b, WEFTI_WORD_UNBIND, 0, 0);
     if (check(s) >= 0) write_letter(s, &l);
     while (l.waits && check(s) >= 0) pthread_cond_wait(&s->changed, &s->lock);
@@ -610,6 +668,8 @@ static weft_status connect_all(remote_service *s) {
 static weft_status start(remote_service *s, const wefti_remote_options *o) {
     WEFT_NEW_ARRAY(s->servers, remote_server, o->count);
     for (int32_t i = 0; i < o->count; i++) s->servers[i].address = o->servers[i];
+    wefti_probe_make(&s->probe);
+    s->by_frames = o->by_frames;
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     WEFT_REQUIRE(s->wake >= 0, WEFT_E_IO, "no event: %s", strerror(errno));
     WEFT_TRY(open_hub(s, o));

@@ -13,6 +13,7 @@ typedef struct wefti_remote_options {
     uint64_t session; /* equal on the ranks that share shards, and on no others */
     bool encrypts;
     const unsigned char *key; /* [32] of the job's servers */
+    bool by_frames;           /* no memory is read, also on one host */
     double seconds;           /* in which all servers have to answer; 0: 60 */
 } wefti_remote_options;
 

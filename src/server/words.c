@@ -95,7 +95,10 @@ static weft_status write_bind(word_writer *w, const wefti_bind_word *word) {
     const wefti_served *x = &word->served;
     wefti_text attrs = {0};
     put(w, word->session, 8);
+    unsigned char probe[WEFTI_PROBE_BYTES];
     put(w, (uint64_t)word->rank, 4);
+    wefti_probe_encode(&word->probe, probe);
+    for (int i = 0; i < WEFTI_PROBE_BYTES; i++) put(w, probe[i], 1);
     put_text(w, x->name);
     put_desc(w, &x->whole);
     put_desc(w, &x->desc);
@@ -164,9 +167,12 @@ static bool is_region(const wefti_served *x) {
 weft_status wefti_bind_decode(const wefti_op_registry *ops, const unsigned char *body, size_t bytes,
                               wefti_arena *arena, wefti_bind_word *out) {
     word_reader r = {body, bytes, false};
+    unsigned char probe[WEFTI_PROBE_BYTES];
     wefti_served *x = &out->served;
     *out = (wefti_bind_word){.session = take(&r, 8)};
     out->rank = (int32_t)take_within(&r, 4, 0, INT32_MAX);
+    for (int i = 0; i < WEFTI_PROBE_BYTES; i++) probe[i] = (unsigned char)take(&r, 1);
+    wefti_probe_decode(probe, &out->probe);
     x->name = take_text(&r, arena);
     take_desc(&r, &x->whole);
     take_desc(&r, &x->desc);

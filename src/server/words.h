@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "graph/op.h"
 #include "program/service.h"
+#include "server/reach.h"
 
 enum { WEFTI_ROLE_WORKER = 1, WEFTI_ROLE_SERVER = 2 }; /* of the sides of connections */
 
@@ -14,16 +15,20 @@ typedef enum wefti_server_word {
     WEFTI_WORD_BIND = 1, /* request; wefti_bind_word */
     WEFTI_WORD_TERM,     /* step, place; shard, bytes: a term, from its first byte on */
     WEFTI_WORD_ASK,      /* step; shard: the square */
-    WEFTI_WORD_PULL,     /* step; shard, scalars */
+    WEFTI_WORD_PULL,     /* step; shard, 1 if the rank reads the server's memory; scalars */
     WEFTI_WORD_READ,     /* request, place; shard, part, number of bytes */
     WEFTI_WORD_WRITE,    /* request, place; shard, part, bytes */
     WEFTI_WORD_UNBIND,   /* -; shard */
-    WEFTI_WORD_BOUND,    /* answers BIND: request; shard */
+    WEFTI_WORD_BOUND,    /* answers BIND: request; shard, 1 if the server reads the rank's memory;
+                            the server's probe */
     WEFTI_WORD_SQUARE,   /* answers ASK: step; shard, bytes */
     WEFTI_WORD_VALUE,    /* answers PULL: step, place; shard, bytes */
     WEFTI_WORD_BYTES,    /* answers READ: request, place; shard, bytes */
     WEFTI_WORD_DONE,     /* answers WRITE: request; shard */
     WEFTI_WORD_FAILED,   /* answers any: request or step; wefti_failed_word */
+    WEFTI_WORD_TERM_AT,  /* rank: step; shard, address: the server reads the term there */
+    WEFTI_WORD_VALUE_AT, /* server: step; shard, address: the rank reads the value there */
+    WEFTI_WORD_TAKEN,    /* answers both: step; shard */
     WEFTI_WORDS
 } wefti_server_word;
 
@@ -38,6 +43,7 @@ enum {
 typedef struct wefti_bind_word {
     uint64_t session; /* of the ranks that share shards */
     int32_t rank;
+    wefti_probe probe; /* of the rank */
     wefti_served served;
 } wefti_bind_word;
 /* The body; *out is to be freed. */

@@ -18,6 +18,7 @@ static wefti_remote_options options_of(int32_t rank, uint64_t session) {
                                   .session = session,
                                   .encrypts = servers.encrypts,
                                   .key = servers_key,
+                                  .by_frames = session % 2,
                                   .seconds = 20};
 }
 

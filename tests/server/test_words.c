@@ -22,7 +22,8 @@ static int64_t pick(numbers *r, int64_t low, int64_t high) { /* inclusive */
 static wefti_bind_word random_word(numbers *r, const wefti_op_registry *ops) {
     static const char *const names[] = {"wte.weight", "h.0.attn.c_attn.bias", "x"};
     wefti_bind_word word = {.session = (uint64_t)pick(r, 0, UINT32_MAX) << 20,
-                            .rank = (int32_t)pick(r, 0, INT32_MAX)};
+                            .rank = (int32_t)pick(r, 0, INT32_MAX),
+                            .probe = {.process = pick(r, 0, 9), .at = (uint64_t)pick(r, 0, 9)}};
     wefti_served *x = &word.served;
     x->name = names[pick(r, 0, 2)];
     x->whole.dtype = pick(r, 0, 1) ? WEFT_F32 : WEFT_F64;
@@ -53,6 +54,7 @@ static wefti_bind_word random_word(numbers *r, const wefti_op_registry *ops) {
 static void same(const wefti_bind_word *a, const wefti_bind_word *b) {
     const wefti_served *x = &a->served, *y = &b->served;
     assert_true(a->session == b->session && a->rank == b->rank);
+    assert_memory_equal(&a->probe, &b->probe, sizeof a->probe);
     assert_string_equal(x->name, y->name);
     assert_true(wefti_desc_equal(&x->whole, &y->whole) && wefti_desc_equal(&x->desc, &y->desc));
     assert_memory_equal(&x->region, &y->region, sizeof x->region);
