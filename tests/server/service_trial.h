@@ -156,7 +156,7 @@ static inline void check_values(const rank_side *r) {
 /* A gradient that is not finite is named with its rank and its parameter. Large ones are taken. */
 static inline void a_push_that_is_not_finite_is_refused(void **state) {
     (void)state;
-    static float gradients[2][ELEMS], value[ELEMS];
+    static float gradients[2][ELEMS], values[2][ELEMS];
     const wefti_step_block scalars = {.f32 = {.learning_rate = 1, .step = 1, .gradient_scale = 1}};
     for (int bad = 0; bad < 2; bad++) {
         world w;
@@ -169,7 +169,7 @@ static inline void a_push_that_is_not_finite_is_refused(void **state) {
         for (int32_t r = 0; r < 2; r++)
             ASSERT_OK(shards[r]->engine->push(shards[r], 1, gradients[r]));
         for (int32_t r = 0; r < 2; r++)
-            ASSERT_OK(shards[r]->engine->pull(shards[r], 1, &scalars, value));
+            ASSERT_OK(shards[r]->engine->pull(shards[r], 1, &scalars, values[r]));
         const weft_status status = shards[0]->engine->wait_pull(shards[0]);
         if (bad)
             ASSERT_FAILS(WEFT_E_NUMERIC, "rank 1|element 7|'b'|nan", status);
