@@ -34,13 +34,17 @@ typedef struct weft_server_options {
     /* From the thread of weft_server_run; either may be NULL. */
     void (*began)(void *context, const char *address);
     void (*changed)(void *context, const weft_server_state *state); /* once a second at most */
+    /* What shards may take of the memory of the machine (or of its cgroup's limit): "8GiB", or a
+       part as "50%"; NULL: all of it. Runs that need more are refused before their first step. */
+    const char *memory;
 } weft_server_options;
 WEFTI_ZERO_DEFAULTS(weft_server_options, weft_server_defaults)
 
 /** Keep parameters for the runs that name this server (WEFT_SERVERS, `weft launch --servers`),
  * until a request to stop. Blocks. Whoever does not know the secret is refused. What a run has
  * pushed is gone when its last rank has left.
- * @return WEFT_OK after a request to stop; WEFT_E_ARG and WEFT_E_IO if it cannot listen */
+ * @return WEFT_OK after a request to stop; WEFT_E_ARG and WEFT_E_IO if it cannot listen;
+ * WEFT_E_ARG if `memory` is no size */
 WEFT_API weft_status weft_server_run(const weft_server_options *options) WEFT_CHECKED;
 
 #ifdef __cplusplus

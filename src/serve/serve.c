@@ -6,10 +6,12 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "job/job.h"
 #include "launch/env/env.h"
 #include "launch/servers.h"
 #include "launch/socket.h"
 #include "server/host.h"
+#include "weft/info.h"
 
 enum { SERVE_TURN_MS = 200 };
 
@@ -23,11 +25,26 @@ static weft_status find_address(const char *listen, wefti_address *out) {
     return wefti_address_local(host, port, out);
 }
 
+static weft_status find_memory(const char *text, int64_t *out) {
+    double percent = 0;
+    weft_info info;
+    weft_info_get(&info);
+    *out = info.memory_bytes;
+    if (!text) return WEFT_OK;
+    WEFT_REQUIRE(wefti_job_read_percent(text, &percent) ||
+                     (wefti_job_read_bytes(text, out) && *out > 0),
+                 WEFT_E_ARG, "memory is '%s'; a size is 8GiB, or 50%%", text);
+    *out = wefti_job_limit(*out, percent, info.memory_bytes);
+    return WEFT_OK;
+}
+
 static weft_status open_server(const weft_server_options *o, wefti_address *at,
                                wefti_server **out) {
     unsigned char key[WEFTI_DIGEST_BYTES];
     wefti_settings set;
     wefti_secret secret;
+    int64_t memory;
+    WEFT_TRY(find_memory(o->memory, &memory));
     WEFT_TRY(find_address(o->listen, at));
     WEFT_TRY(wefti_settings_find(&set));
     WEFT_TRY(wefti_secret_find(o->secret_file ? o->secret_file : set.secret_file, set.home, &secret,
@@ -38,6 +55,7 @@ static weft_status open_server(const weft_server_options *o, wefti_address *at,
                                           .threads = o->threads,
                                           .encrypts = o->tls || set.tls,
                                           .key = key,
+                                          .memory_bytes = memory,
                                           .seconds = set.join_seconds};
     const weft_status status = wefti_server_open(&options, &at->at, at->bytes, out);
     explicit_bzero(key, sizeof key);

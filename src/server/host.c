@@ -230,6 +230,8 @@ static weft_status start(wefti_server *s, const wefti_server_options *o,
                                   .heard = heard,
                                   .closed = closed};
     wefti_probe_make(&s->probe);
+    s->number = o->number;
+    s->memory_bytes = o->memory_bytes;
     s->threads = o->threads > 0 ? o->threads : wefti_cores();
     WEFT_TRY(wefti_arena_create(&s->scratch));
     WEFT_TRY(weft_graph_create(&s->ops));

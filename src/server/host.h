@@ -15,6 +15,7 @@ typedef struct wefti_server_options {
     int threads;    /* that compute; 0: as many as there are cores */
     bool encrypts;
     const unsigned char *key; /* [32] of the job's servers */
+    int64_t memory_bytes;     /* that shards may take; 0: any */
     double seconds;           /* in which a connection has to open; 0: 60 */
 } wefti_server_options;
 

@@ -17,13 +17,14 @@ weft_status wefti_host_answer_later(wefti_server *s, wefti_host_answer answer) {
 }
 
 weft_status wefti_host_refuse(wefti_server *s, wefti_conn_link *link, uint64_t tag, uint32_t shard,
-                          weft_status status, int rank) {
+                              weft_status status, int rank) {
     wefti_failed_word *failed;
     WEFT_NEW(failed, wefti_failed_word);
     *failed = (wefti_failed_word){.shard = shard, .status = status, .rank = rank};
     (void)snprintf(failed->text, sizeof failed->text, "%s", weft_error_message());
     const weft_status added = wefti_host_answer_later(
-        s, (wefti_host_answer){.link = link, .word = WEFTI_WORD_FAILED, .tag = tag, .failed = failed});
+        s,
+        (wefti_host_answer){.link = link, .word = WEFTI_WORD_FAILED, .tag = tag, .failed = failed});
     if (added < 0) wefti_free(failed);
     return added;
 }
@@ -120,7 +121,8 @@ void wefti_host_say(wefti_server *s) {
     }
 }
 
-void wefti_host_drop_answers(wefti_server *s, const wefti_conn_link *link, const wefti_host_shard *shard) {
+void wefti_host_drop_answers(wefti_server *s, const wefti_conn_link *link,
+                             const wefti_host_shard *shard) {
     for (wefti_host_answer **at = &s->answers, *a; (a = *at);) {
         if (a->link != link || (shard && a->shard != shard)) {
             at = &a->next;

@@ -56,6 +56,8 @@ struct wefti_server {
     wefti_host_answer *answers, **last;
     uint32_t next_id;
     int threads;
+    int32_t number;
+    int64_t memory_bytes; /* that shards may take; 0: any */
     wefti_server_counts counts;
     wefti_probe probe;
 };

@@ -2,14 +2,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "server/host_parts.h"
 
 #ifdef WEFT_HAVE_OPENSSL
 
-static int64_t memory_of(const wefti_host_shard *x) {
-    const wefti_served *of = wefti_shard_of(x->state);
-    int64_t bytes = of->part_bytes[0] * (1 + of->terms);
-    for (int k = 0; k <= of->rule.states; k++) bytes += of->part_bytes[k];
+/* The value, the optimizer's states, the sum and its terms. */
+static double memory_of(const wefti_served *of) {
+    double bytes = (double)of->part_bytes[0] * (1 + (double)of->terms);
+    for (int k = 0; k <= of->rule.states; k++) bytes += (double)of->part_bytes[k];
     return bytes;
 }
 
@@ -22,7 +23,7 @@ void wefti_host_free_shard(wefti_server *s, wefti_host_shard *x) {
     for (wefti_host_bound *b; (b = x->bound); free_bound(b)) x->bound = b->next;
     if (x->state) {
         s->counts.shards--;
-        s->counts.bytes -= memory_of(x);
+        s->counts.bytes -= (int64_t)memory_of(wefti_shard_of(x->state));
     }
     wefti_shard_destroy(x->state);
     wefti_free(x);
@@ -37,11 +38,26 @@ static bool is_of(const wefti_host_shard *x, const wefti_bind_word *word) {
            !memcmp(of->region.size, served->region.size, sizes);
 }
 
-weft_status wefti_host_find_or_add(wefti_server *s, const wefti_bind_word *word, wefti_host_shard **out) {
+static weft_status check_room(const wefti_server *s, const wefti_served *served) {
+    const double needs = memory_of(served), left = (double)(s->memory_bytes - s->counts.bytes);
+    char text[3][32];
+    WEFT_REQUIRE(!s->memory_bytes || needs <= left, WEFT_E_NOMEM,
+                 "'%.100s' needs %s on server %d (its value, %d states, and gradients of %d "
+                 "devices), which has %s left of %s. Use more servers, or more memory",
+                 served->name,
+                 wefti_bytes_text(needs < 0x1p62 ? (int64_t)needs : INT64_MAX, text[0]), s->number,
+                 served->rule.states, served->terms, wefti_bytes_text((int64_t)left, text[1]),
+                 wefti_bytes_text(s->memory_bytes, text[2]));
+    return WEFT_OK;
+}
+
+weft_status wefti_host_find_or_add(wefti_server *s, const wefti_bind_word *word,
+                                   wefti_host_shard **out) {
     wefti_host_shard *x = s->shards;
     while (x && !is_of(x, word)) x = x->next;
     *out = x;
     if (x) return wefti_shard_check(x->state, &word->served);
+    WEFT_TRY(check_room(s, &word->served));
     WEFT_NEW(x, wefti_host_shard);
     const weft_status status = wefti_shard_create(&word->served, s->threads, &x->state);
     if (status < 0) {
@@ -53,12 +69,13 @@ weft_status wefti_host_find_or_add(wefti_server *s, const wefti_bind_word *word,
     x->next = s->shards;
     s->shards = x;
     s->counts.shards++;
-    s->counts.bytes += memory_of(x);
+    s->counts.bytes += (int64_t)memory_of(&word->served);
     *out = x;
     return WEFT_OK;
 }
 
-weft_status wefti_host_add_bound(wefti_host_shard *x, wefti_conn_link *link, const wefti_bind_word *word) {
+weft_status wefti_host_add_bound(wefti_host_shard *x, wefti_conn_link *link,
+                                 const wefti_bind_word *word) {
     const wefti_served *served = &word->served;
     wefti_host_bound *b;
     for (b = x->bound; b; b = b->next) {

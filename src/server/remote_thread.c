@@ -84,8 +84,8 @@ void wefti_remote_take_back(wefti_remote_service *s, wefti_remote_letter *l) {
 }
 
 /* With the lock: a word of a shard. */
-void wefti_remote_address(wefti_remote_letter *l, const wefti_remote_bound *b, wefti_server_word word, uint64_t tag,
-                    int part) {
+void wefti_remote_address(wefti_remote_letter *l, const wefti_remote_bound *b,
+                          wefti_server_word word, uint64_t tag, int part) {
     *l = (wefti_remote_letter){
         .server = b->server, .word = word, .tag = tag, .head_bytes = WEFTI_WORD_HEAD};
     wefti_put_number(l->head, b->id, 4);
@@ -174,7 +174,8 @@ static weft_status heard(void *context, wefti_conn_link *link, const wefti_conn_
     WEFT_REQUIRE(bytes >= 0, WEFT_E_CORRUPT, "a word of %zu bytes", f->bytes);
     if (f->kind == WEFTI_WORD_BOUND || f->kind == WEFTI_WORD_BYTES || f->kind == WEFTI_WORD_DONE)
         return hear_reply(s, f, bytes);
-    wefti_remote_bound *b = find_bound(s, link->side.number, (uint32_t)wefti_get_number(f->body, 4));
+    wefti_remote_bound *b =
+        find_bound(s, link->side.number, (uint32_t)wefti_get_number(f->body, 4));
     return b ? hear_shard(b, f, bytes) : WEFT_OK; /* of a shard that is unbound by now */
 }
 

@@ -68,6 +68,8 @@ expect 1 'WEFT_SERVERS|--listen' launch -n 2 --servers 2 --hosts 2 --host-rank 0
 expect 2 '64' server --number 64
 expect 1 '--listen' server --listen 127.0.0.1:port
 expect 1 '192.0.2.1' server --listen 192.0.2.1:9100
+expect 1 '8GiB' server --memory much
+expect 1 "'0'|8GiB" server --memory 0
 
 # What servers keep is told before: three times an f32 for AdamW, the sum, and a gradient of each device.
 "$weft" model job.yaml --devices 2 "$all" train.clip=0 --json >model || fail 'a model with servers:' model
@@ -125,6 +127,16 @@ wait_for '"step": 3,' lost
 kill -9 $second_process
 wait $runs && fail 'a server that was killed:' lost
 has_facts lost "server 1|$second" || fail 'the server that was killed is not named:' lost
+
+# Too small: told before the first step, and room for others.
+serve 1 --memory 40KiB
+export WEFT_SERVERS="$first,$address"
+run small --json && fail 'a server without the memory:' small
+has_facts small 'needs|on server 1|left of 40.0 KiB' || fail 'the server without the memory is not told:' small
+[ -z "$(losses small)" ] || fail 'steps before a server without the memory refuses:' small
+kill $server
+wait $server || fail 'a server without the memory does not end well:' server.1.err
+export WEFT_SERVERS="$first,$second"
 
 # Another secret, or nobody there.
 patience=20

@@ -24,6 +24,7 @@ static struct {
     wefti_conn_address address[MOST_SERVERS];
     int32_t count;
     bool encrypts;
+    int64_t memory_bytes; /* 0: any */
 } servers;
 
 static inline void *serve(void *context) {
@@ -36,8 +37,11 @@ static inline void *serve(void *context) {
 static inline void start_server(int i) {
     const struct sockaddr_in any = {.sin_family = AF_INET,
                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    const wefti_server_options o = {
-        .number = i, .threads = 1, .key = servers_key, .encrypts = servers.encrypts};
+    const wefti_server_options o = {.number = i,
+                                    .threads = 1,
+                                    .key = servers_key,
+                                    .encrypts = servers.encrypts,
+                                    .memory_bytes = servers.memory_bytes};
     wefti_conn_address *at = &servers.address[i];
     memcpy(&at->at, &any, sizeof any);
     at->bytes = sizeof any;

@@ -124,6 +124,31 @@ static void what_does_not_fit_is_refused(void **state) {
     close_world(&w);
 }
 
+/* The value, the sum and two terms of shard 0, and not a byte more. What has left makes room. */
+static void what_does_not_fit_into_memory_is_refused(void **state) {
+    (void)state;
+    world w;
+    wefti_shard *shards[2], *other;
+    servers.memory_bytes = ELEMS * (int64_t)sizeof(float) * 4;
+    open_world(&w, 3, 2); /* with one server */
+    assert_int_equal(servers.count, 1);
+    for (int32_t r = 0; r < 2; r++) {
+        ASSERT_OK(bind_shard(&w, r, 0, &shards[r]));
+        ASSERT_FAILS(WEFT_E_NOMEM, "'b' needs|on server 0|2 devices|0 B left of",
+                     bind_shard(&w, r, 1, &other));
+    }
+    w.services[0]->engine->mend(w.services[0]);
+    w.services[1]->engine->mend(w.services[1]);
+    shards[1]->engine->unbind(shards[1]);
+    ASSERT_FAILS(WEFT_E_NOMEM, "'b'", bind_shard(&w, 0, 1, &other));
+    w.services[0]->engine->mend(w.services[0]);
+    shards[0]->engine->unbind(shards[0]);
+    ASSERT_OK(bind_shard(&w, 0, 1, &other));
+    other->engine->unbind(other);
+    close_world(&w);
+    servers.memory_bytes = 0;
+}
+
 static void servers_without_the_key_are_refused(void **state) {
     (void)state;
     wefti_service *service;
@@ -147,6 +172,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_leaves_ends_waits),
         cmocka_unit_test(a_server_that_ends_is_named),
         cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(what_does_not_fit_into_memory_is_refused),
         cmocka_unit_test(servers_without_the_key_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

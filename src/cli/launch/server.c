@@ -8,7 +8,7 @@
 
 typedef struct server_options {
     int64_t number, threads;
-    const char *listen, *secret;
+    const char *listen, *secret, *memory;
     bool tls, json;
 } server_options;
 
@@ -20,6 +20,8 @@ static const cli_option options[] = {
      "its place in WEFT_SERVERS, from 0; without it 0"},
     {"threads", "N", CLI_INTEGER, SERVER_AT(threads), 1, 1024,
      "that compute; without it one for each core"},
+    {"memory", "SIZE", CLI_TEXT, SERVER_AT(memory), 0, 0,
+     "that parameters may take, as 8GiB or 50%; without it the machine's"},
     {"secret", "FILE", CLI_TEXT, SERVER_AT(secret), 0, 0,
      "or env:NAME; of the runs; WEFT_SECRET_FILE or ~/.weft/secret without it"},
     {"tls", NULL, CLI_FLAG, SERVER_AT(tls), 0, 0, "encrypt, as the runs do with --tls"},
@@ -63,7 +65,7 @@ static int run(const cli_verb *verb, int count, char **words) {
     const weft_server_options o = WEFT_STRUCT(
         weft_server_options, .listen = v.listen, .number = (int)v.number, .threads = (int)v.threads,
         .secret_file = v.secret, .tls = v.tls, .stop_count = &stop_count, .context = &v,
-        .began = began, .changed = v.json ? NULL : changed);
+        .began = began, .changed = v.json ? NULL : changed, .memory = v.memory);
     return weft_server_run(&o) < 0 ? cli_failed() : CLI_DONE;
 }
 

@@ -47,10 +47,11 @@ static weft_status read_address(wefti_launch *l, int fd, const char **out) {
 }
 
 static weft_status spawn_server(wefti_launch *l, const char *program, int number, int output) {
-    char place[16], word[][12] = {"weft", "server", "--json", "--number"};
-    char *words[] = {word[0], word[1], word[2], word[3], place, NULL};
+    char place[16], part[16], word[][12] = {"weft", "server", "--json", "--number", "--memory"};
+    char *words[] = {word[0], word[1], word[2], word[3], place, word[4], part, NULL};
     char **environment;
     (void)snprintf(place, sizeof place, "%d", number);
+    (void)snprintf(part, sizeof part, "%d%%", 100 / l->options->servers);
     WEFT_TRY(wefti_launch_server_settings(l, &environment));
     const wefti_spawn what = {.path = program,
                               .words = words,
