@@ -42,10 +42,11 @@ bool wefti_replica_enter(wefti_replica *r, const wefti_shard_view *view) {
     return member;
 }
 
-/* Whether it hears a primary. */
+/* Whether it hears a primary. A server may fill in a view that has none yet. */
 static bool obeys(const wefti_replica *r) {
-    return r->phase == WEFTI_REPLICA_FILLS || r->phase == WEFTI_REPLICA_FILLED ||
-           r->phase == WEFTI_REPLICA_FOLLOWS;
+    return r->view.primary >= 0 &&
+           (r->phase == WEFTI_REPLICA_FILLS || r->phase == WEFTI_REPLICA_FILLED ||
+            r->phase == WEFTI_REPLICA_FOLLOWS);
 }
 
 wefti_servers wefti_replica_greets(const wefti_replica *r) {
