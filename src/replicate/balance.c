@@ -1,12 +1,14 @@
 #include "replicate/balance.h"
 
+void wefti_loads_add(wefti_loads *l, const wefti_shard_view *view, int32_t times) {
+    for (wefti_servers of = view->members | view->filling; of; of &= of - 1)
+        l->held[__builtin_ctzll(of)] += times;
+    if (view->primary >= 0) l->leads[view->primary] += times;
+}
+
 wefti_loads wefti_loads_of(const wefti_shard_view *views, int32_t count) {
     wefti_loads l = {0};
-    for (int32_t i = 0; i < count; i++) {
-        for (wefti_servers of = views[i].members | views[i].filling; of; of &= of - 1)
-            l.held[__builtin_ctzll(of)]++;
-        if (views[i].primary >= 0) l.leads[views[i].primary]++;
-    }
+    for (int32_t i = 0; i < count; i++) wefti_loads_add(&l, &views[i], 1);
     return l;
 }
 

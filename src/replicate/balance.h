@@ -12,6 +12,8 @@ typedef struct wefti_loads {
     int32_t leads[WEFTI_SERVERS_MOST]; /* is the primary */
 } wefti_loads;
 
+/* Counts a view so many times more; -1: it is no more. */
+void wefti_loads_add(wefti_loads *l, const wefti_shard_view *view, int32_t times);
 wefti_loads wefti_loads_of(const wefti_shard_view *views, int32_t count);
 
 /* The servers of `some`, those that hold least first; of equal ones, the lowest number first.

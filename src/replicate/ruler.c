@@ -36,15 +36,15 @@ bool wefti_ruler_hears(wefti_ruler *r, int32_t server, int64_t epoch, wefti_map_
     return true;
 }
 
-static bool has_both(const wefti_ruler *r) {
-    return is_quorum(r->with, r->of.voters) && is_quorum(r->with, r->of.before);
+static bool are_both(wefti_servers some, const wefti_electorate *of) {
+    return is_quorum(some, of->voters) && is_quorum(some, of->before);
 }
 
 /* The vote of the scheduler before is lost with its memory. */
 bool wefti_ruler_may_begin(const wefti_ruler *r, wefti_servers expected) {
     if (r->phase != WEFTI_RULER_GATHERS || !r->with) return false;
     if (!r->of.voters) return (r->with & expected) == expected;
-    return has_both(r);
+    return are_both(r->with, &r->of);
 }
 
 /* Nobody knows whether the map that a new scheduler has found is chosen. Its own first one, of the
@@ -62,9 +62,13 @@ wefti_map_id wefti_ruler_proposes(wefti_ruler *r, wefti_servers servers) {
 bool wefti_ruler_counts(wefti_ruler *r, int32_t server, wefti_map_id id) {
     if (r->phase != WEFTI_RULER_PROPOSES || !wefti_same_map(id, r->id)) return false;
     r->with |= wefti_server(server);
-    if (!has_both(r)) return false;
+    if (!are_both(r->with, &r->of)) return false;
     r->phase = WEFTI_RULER_RULES;
     return true;
+}
+
+bool wefti_ruler_may_choose(const wefti_ruler *r, wefti_servers here) {
+    return r->phase != WEFTI_RULER_PROPOSES || are_both(r->with | here, &r->of);
 }
 
 void wefti_ruler_loses(wefti_ruler *r, int32_t server) {

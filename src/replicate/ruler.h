@@ -90,6 +90,9 @@ bool wefti_ruler_may_begin(const wefti_ruler *r, wefti_servers expected) WEFT_CH
 wefti_map_id wefti_ruler_proposes(wefti_ruler *r, wefti_servers servers);
 /* The server has stored the map `id`. True: now it is chosen. */
 bool wefti_ruler_counts(wefti_ruler *r, int32_t server, wefti_map_id id) WEFT_CHECKED;
+/* PROPOSES: whether the map can still be chosen, if only the servers `here` store it from now on.
+ */
+bool wefti_ruler_may_choose(const wefti_ruler *r, wefti_servers here) WEFT_CHECKED;
 /* The server is lost. */
 void wefti_ruler_loses(wefti_ruler *r, int32_t server);
 

@@ -1,22 +1,13 @@
 /* Three servers, a scheduler and two workers around one shard: their network, the shard's state,
- * and what each does with a word. The machines are those of replicate. */
+ * and what workers saw. The scheduler is a governor, and each server has a holder. */
 #ifndef WEFT_TEST_REPLICATE_PEOPLE_H
 #define WEFT_TEST_REPLICATE_PEOPLE_H
 
-#include "replicate/replica.h"
+#include "replicate/governor.h"
+#include "replicate/holder.h"
 #include "support.h"
 
-enum { SERVERS = 3, WORKERS = 2, PARTS = 2, QUEUE = 12, SCHEDULER = SERVERS, NODES };
-
-/* ---- the network ---- */
-
-typedef enum word { HELLO, LEAD, PROMISE, MAP, STORED, GO, CAUGHT, REPLICA } word;
-
-typedef struct map {
-    wefti_map_id id;
-    wefti_electorate of;
-    wefti_shard_view view;
-} map;
+enum { SERVERS = 3, WORKERS = 2, PARTS = 2, QUEUE = 12, SCHEDULER = SERVERS, NODES, READS = -1 };
 
 /* A part of a shard's state: the number of the last push of each worker that it has. */
 typedef struct content {
@@ -24,12 +15,12 @@ typedef struct content {
 } content;
 
 typedef struct message {
-    word word;
-    int64_t number; /* an epoch, or updates */
+    bool between; /* servers */
     union {
-        map map;
+        wefti_map_message map; /* its views are `view` */
         wefti_replica_message replica;
     };
+    wefti_shard_view view;
     content part;
 } message;
 
@@ -39,39 +30,18 @@ typedef struct channel {
     message of[QUEUE];
 } channel;
 
-/* ---- the people ---- */
-
-/* What waits for an answer at a server. */
-typedef struct waiting {
-    bool is;
-    int32_t push;
-    int64_t updates;
-    wefti_map_id made;
-    content read;
-} waiting;
-
-/* How a server stands with the scheduler. */
-typedef enum stand {
-    DEAD,
-    AWAY,  /* knows that it is not connected */
-    CALLS, /* has said HELLO */
-    OBEYS  /* has heard the scheduler since */
-} stand;
-
 typedef struct server {
-    stand stand;
-    wefti_subject subject;
-    map map;
-    wefti_replica replica;
-    content part[PARTS];
-    waiting push[WORKERS], reading;
+    bool alive;
+    wefti_holder holder;
+    wefti_held held;
+    wefti_shard_view view;
+    content part[PARTS], came, read; /* `came` with the message that is heard */
 } server;
 
 typedef struct scheduler {
-    wefti_ruler ruler;
-    map map;
-    wefti_servers here, connected, leaving, caught_up;
-    int64_t updates[WEFTI_SERVERS_MOST];
+    wefti_governor governor;
+    wefti_shard_view view;
+    wefti_shard_facts facts;
 } scheduler;
 
 typedef struct system_t {
@@ -79,6 +49,7 @@ typedef struct system_t {
     scheduler c;
     channel q[NODES][NODES]; /* from, to */
     int32_t acknowledged[WORKERS], kills, losses, restarts, drains, reads;
+    wefti_servers given_up;
     content seen; /* read, by anybody */
 } system_t;
 
@@ -89,9 +60,11 @@ typedef struct limits {
 
 static limits most;
 
+/* ---- the network ---- */
+
 static void post(system_t *x, int32_t from, int32_t to, const message *m) {
     channel *q = &x->q[from][to];
-    if (q->broken) return;
+    if (q->broken || (to != SCHEDULER && !x->s[to].alive)) return;
     assert_true(q->count < QUEUE);
     q->of[q->count++] = *m;
 }
@@ -110,251 +83,190 @@ static void empty(channel *q, bool broken) {
     q->broken = broken;
 }
 
+static void post_map(system_t *x, int32_t from, int32_t to, const wefti_map_message *m) {
+    message out = {.map = *m};
+    if (m->views) out.view = *m->views;
+    out.map.views = NULL;
+    post(x, from, to, &out);
+}
+
 /* ---- a server ---- */
 
-static void apply(server *s, int32_t part, wefti_push push) {
-    assert_int_equal(push.number, s->part[part].last[push.worker] + 1);
-    s->part[part].last[push.worker]++;
+typedef struct seat {
+    system_t *x;
+    int32_t i;
+} seat;
+
+static void to_scheduler(void *self, const wefti_map_message *m) {
+    const seat *t = self;
+    post_map(t->x, t->i, SCHEDULER, m);
 }
 
-static void to_replica(system_t *x, int32_t from, int32_t to, wefti_replica_message r) {
-    const message m = {.word = REPLICA, .replica = r};
-    post(x, from, to, &m);
+static void to_server(void *self, int32_t to, int32_t shard, const wefti_replica_message *m) {
+    const seat *t = self;
+    message out = {.between = true, .replica = *m};
+    assert_int_equal(shard, 0);
+    assert_true(to >= 0 && to < SERVERS);
+    if (m->word == WEFTI_REPLICA_PART) out.part = t->x->s[t->i].part[m->part];
+    post(t->x, t->i, to, &out);
 }
 
-static void greet(system_t *x, int32_t i) {
-    const wefti_replica *r = &x->s[i].replica;
-    for (int32_t k = 0; k < SERVERS; k++)
-        if (wefti_has_server(wefti_replica_greets(r), k))
-            to_replica(x, i, k, wefti_replica_greeting(r));
+static bool has(void *self, int32_t shard, wefti_push push) {
+    const seat *t = self;
+    return t->x->s[t->i].part[shard].last[push.worker] >= push.number;
 }
 
-static void tell_caught_up(system_t *x, int32_t i) {
-    const wefti_replica *r = &x->s[i].replica;
-    if (r->phase != WEFTI_REPLICA_LEADS || !r->caught_up) return;
-    const message m = {.word = CAUGHT, .map.id = r->view.made, .number = (int64_t)r->caught_up};
-    post(x, i, SCHEDULER, &m);
+/* Each update is the next one of its worker: none is lost, none comes twice. */
+static void apply(void *self, int32_t shard, int64_t number, wefti_push push, int32_t parts) {
+    const seat *t = self;
+    server *s = &t->x->s[t->i];
+    assert_int_equal(number, s->held.replica.updates);
+    for (int32_t k = shard; k < parts; k++) {
+        assert_int_equal(push.number, s->part[k].last[push.worker] + 1);
+        s->part[k].last[push.worker]++;
+    }
 }
 
-static void store(system_t *x, int32_t i, const message *m) {
-    server *s = &x->s[i];
-    if (!wefti_subject_stores(&s->subject, m->map.id)) return;
-    s->map = m->map;
-    if (!wefti_same_map(s->map.view.made, s->replica.view.made)) wefti_replica_halt(&s->replica);
-    const message answer = {.word = STORED, .map.id = s->map.id, .number = s->replica.updates};
-    post(x, i, SCHEDULER, &answer);
+static void take(void *self, int32_t shard, int32_t part) {
+    const seat *t = self;
+    server *s = &t->x->s[t->i];
+    s->part[shard + part] = s->came;
 }
 
-static void enter(system_t *x, int32_t i, const message *m) {
-    server *s = &x->s[i];
-    if (!wefti_same_map(m->map.id, s->map.id)) return;
-    if (wefti_same_map(s->map.view.made, s->replica.view.made)) return;
-    if (!wefti_replica_enter(&s->replica, &s->map.view)) memset(s->part, 0, sizeof s->part);
-    greet(x, i);
+static void drop(void *self, int32_t shard) {
+    const seat *t = self;
+    memset(&t->x->s[t->i].part[shard], 0, sizeof t->x->s[t->i].part);
+}
+
+static int64_t ticket_of(int32_t worker, int64_t number) {
+    return number * WORKERS + worker;
+}
+
+static void answer(void *self, int32_t shard, int64_t ticket, bool given) {
+    const seat *t = self;
+    system_t *x = t->x;
+    assert_int_equal(shard, 0);
+    if (given && ticket == READS) {
+        const content *read = &x->s[t->i].read;
+        for (int32_t w = 0; w < WORKERS; w++)
+            if (read->last[w] > x->seen.last[w]) x->seen.last[w] = read->last[w];
+    } else if (given) {
+        int32_t *acknowledged = &x->acknowledged[ticket % WORKERS];
+        const int32_t number = (int32_t)(ticket / WORKERS);
+        if (number > *acknowledged) *acknowledged = number;
+    }
+    if (ticket == READS) memset(&x->s[t->i].read, 0, sizeof x->s[t->i].read);
+}
+
+/* The holder of a server, after the system was copied. */
+static wefti_holder *holder_of(system_t *x, int32_t i) {
+    static const wefti_holder_calls calls = {to_scheduler, to_server, has,   apply,
+                                             take,         drop,      answer};
+    static seat seats[SERVERS];
+    wefti_holder *h = &x->s[i].holder;
+    seats[i] = (seat){x, i};
+    h->held = &x->s[i].held;
+    h->views = &x->s[i].view;
+    h->calls = &calls;
+    h->self = &seats[i];
+    return h;
+}
+
+/* The process of a server ends; what it has sent still comes. */
+static void stop(system_t *x, int32_t i) {
+    memset(&x->s[i], 0, sizeof x->s[i]);
+    for (int32_t k = 0; k < NODES; k++) empty(&x->q[k][i], false);
 }
 
 static void hears_scheduler(system_t *x, int32_t i) {
-    server *s = &x->s[i];
-    const message m = takes(x, SCHEDULER, i);
-    if (m.word == MAP) store(x, i, &m);
-    if (m.word == GO) enter(x, i, &m);
-    if (m.word != LEAD || !wefti_subject_obeys(&s->subject, m.number)) return;
-    s->stand = OBEYS;
-    message answer = {.word = PROMISE, .number = m.number, .map = s->map};
-    post(x, i, SCHEDULER, &answer);
-    tell_caught_up(x, i);
+    message m = takes(x, SCHEDULER, i);
+    m.map.views = &m.view;
+    wefti_holder_hears_scheduler(holder_of(x, i), &m.map);
+    if (x->s[i].holder.stand != WEFTI_HOLDER_ENDS) return;
+    assert_true(x->s[i].holder.leaves || wefti_has_server(x->given_up, i));
+    stop(x, i);
 }
 
 static void hears_server(system_t *x, int32_t i, int32_t from) {
-    server *s = &x->s[i];
-    wefti_replica *r = &s->replica;
     const message m = takes(x, from, i);
-    const wefti_servers caught_up = r->caught_up;
-    switch (wefti_replica_hears(r, from, &m.replica)) {
-    case WEFTI_REPLICA_APPLY: {
-        const int32_t parts = r->phase == WEFTI_REPLICA_FILLS ? r->parts : PARTS;
-        for (int32_t k = 0; k < parts; k++) apply(s, k, m.replica.push);
-        break;
-    }
-    case WEFTI_REPLICA_TAKE:
-        s->part[m.replica.part] = m.part;
-        break;
-    case WEFTI_REPLICA_RESEND:
-        for (int64_t n = r->has[from] + 1; n <= r->updates; n++)
-            to_replica(x, i, from, wefti_replica_update(r, n));
-        break;
-    default:
-        break;
-    }
-    if (r->caught_up != caught_up) tell_caught_up(x, i);
-    if (wefti_replica_answers(r, &m.replica)) to_replica(x, i, from, wefti_replica_greeting(r));
-}
-
-static void send_part(system_t *x, int32_t i) {
-    server *s = &x->s[i];
-    message m = {.word = REPLICA, .replica = wefti_replica_sends_part(&s->replica, PARTS)};
-    m.part = s->part[m.replica.part];
-    post(x, i, __builtin_ctzll(s->replica.view.filling), &m);
+    x->s[i].came = m.part;
+    wefti_holder_hears_server(holder_of(x, i), from, 0, &m.replica);
+    memset(&x->s[i].came, 0, sizeof x->s[i].came);
 }
 
 /* ---- workers ---- */
 
+static bool waits(const server *s, int64_t ticket) {
+    for (int32_t k = 0; k < s->held.waits; k++)
+        if (s->held.waiting[k].ticket == ticket) return true;
+    return false;
+}
+
 static bool leads(const server *s) {
-    return s->stand != DEAD && s->replica.phase == WEFTI_REPLICA_LEADS;
+    return s->alive && s->held.replica.phase == WEFTI_REPLICA_LEADS;
 }
 
 static bool may_push(const system_t *x, int32_t i, int32_t w) {
-    const server *s = &x->s[i];
-    return w < most.workers && leads(s) && !s->push[w].is && x->acknowledged[w] < most.pushes &&
-           wefti_replica_has_room(&s->replica);
+    return w < most.workers && leads(&x->s[i]) && x->acknowledged[w] < most.pushes &&
+           !waits(&x->s[i], ticket_of(w, x->acknowledged[w] + 1));
 }
 
 static void push(system_t *x, int32_t i, int32_t w) {
-    server *s = &x->s[i];
-    wefti_replica *r = &s->replica;
-    const int32_t number = x->acknowledged[w] + 1;
-    s->push[w] = (waiting){true, number, r->updates, r->view.made, {{0}}};
-    if (s->part[0].last[w] >= number) return; /* it has it */
-    const wefti_push p = {w, number};
-    s->push[w].updates = wefti_replica_pushes(r, p);
-    for (int32_t k = 0; k < PARTS; k++) apply(s, k, p);
-    for (int32_t k = 0; k < SERVERS; k++)
-        if (wefti_has_server(wefti_replica_hearers(r), k))
-            to_replica(x, i, k, wefti_replica_update(r, r->updates));
+    const wefti_push p = {w, x->acknowledged[w] + 1};
+    const wefti_holder_reply reply =
+        wefti_holder_pushes(holder_of(x, i), 0, p, ticket_of(w, p.number));
+    assert_int_equal(reply, WEFTI_HOLDER_WAITS_NOW);
 }
 
-static bool is_void(const server *s, const waiting *v) {
-    return !leads(s) || !wefti_same_map(v->made, s->replica.view.made);
-}
-
-static bool may_answer(const server *s, const waiting *v) {
-    return v->is && (is_void(s, v) || s->replica.acknowledged >= v->updates);
-}
-
-static void answer_push(system_t *x, int32_t i, int32_t w) {
-    server *s = &x->s[i];
-    if (!is_void(s, &s->push[w]) && s->push[w].push > x->acknowledged[w])
-        x->acknowledged[w] = s->push[w].push;
-    memset(&s->push[w], 0, sizeof s->push[w]);
-}
-
-/* Only who hears a scheduler may be read. */
 static bool may_read(const system_t *x, int32_t i) {
-    const server *s = &x->s[i];
-    return leads(s) && s->stand == OBEYS && !s->reading.is && x->reads < most.reads;
+    return leads(&x->s[i]) && x->reads < most.reads && !waits(&x->s[i], READS);
 }
 
+/* Also asks a server that does not hear the scheduler: it has to refuse. */
 static void read_shard(system_t *x, int32_t i) {
     server *s = &x->s[i];
-    x->reads++;
-    s->reading = (waiting){true, 0, s->replica.updates, s->replica.view.made, s->part[0]};
-    for (int32_t w = 0; w < WORKERS; w++) {
-        assert_int_equal(s->part[0].last[w], s->part[1].last[w]);
-        assert_true(s->part[0].last[w] >= x->acknowledged[w]);
-        assert_true(s->part[0].last[w] >= x->seen.last[w]);
+    const content before = x->seen;
+    const int32_t acknowledged[] = {x->acknowledged[0], x->acknowledged[1]};
+    s->read = s->part[0];
+    const content read = s->read;
+    if (wefti_holder_reads(holder_of(x, i), 0, READS) != WEFTI_HOLDER_WAITS_NOW) {
+        memset(&s->read, 0, sizeof s->read);
+        return;
     }
-}
-
-static void answer_reading(system_t *x, int32_t i) {
-    server *s = &x->s[i];
-    const bool given = !is_void(s, &s->reading) && s->stand >= CALLS;
-    for (int32_t w = 0; given && w < WORKERS; w++)
-        if (s->reading.read.last[w] > x->seen.last[w]) x->seen.last[w] = s->reading.read.last[w];
-    memset(&s->reading, 0, sizeof s->reading);
+    x->reads++;
+    for (int32_t w = 0; w < WORKERS; w++) {
+        assert_int_equal(read.last[w], s->part[1].last[w]);
+        assert_true(read.last[w] >= acknowledged[w]);
+        assert_true(read.last[w] >= before.last[w]);
+    }
 }
 
 /* ---- the scheduler ---- */
 
-static void say(system_t *x, int32_t i, word w) {
-    const message m = {.word = w, .number = x->c.ruler.id.epoch, .map = x->c.map};
-    if (wefti_has_server(x->c.connected, i)) post(x, SCHEDULER, i, &m);
-}
-static void say_all(system_t *x, word w) {
-    for (int32_t i = 0; i < SERVERS; i++) say(x, i, w);
+static void say(void *self, int32_t server, const wefti_map_message *m) {
+    post_map(self, SCHEDULER, server, m);
 }
 
-static void propose(system_t *x, const wefti_shard_view *view, bool made) {
-    scheduler *c = &x->c;
-    c->map.id = wefti_ruler_proposes(&c->ruler, c->here);
-    c->map.of = c->ruler.of;
-    c->map.view = *view;
-    if (made) {
-        c->map.view.made = c->map.id;
-        c->caught_up = 0;
-        for (int32_t i = 0; i < WEFTI_SERVERS_MOST; i++) c->updates[i] = -1;
-    }
-    say_all(x, MAP);
+static wefti_governor *governor_of(system_t *x) {
+    wefti_governor *g = &x->c.governor;
+    g->views = &x->c.view;
+    g->facts = &x->c.facts;
+    g->self = x;
+    return g;
 }
 
-static wefti_view_facts facts(const scheduler *c) {
-    static const int32_t order[SERVERS] = {0, 1, 2};
-    return (wefti_view_facts){.here = c->here,
-                              .leaving = c->leaving,
-                              .caught_up = c->caught_up,
-                              .updates = c->updates,
-                              .order = order,
-                              .order_count = SERVERS,
-                              .copies = most.copies};
-}
-
-/* Makes the next map if one is needed, and none is under way. */
-static void decide(system_t *x) {
-    scheduler *c = &x->c;
-    wefti_shard_view next;
-    const wefti_view_facts f = facts(c);
-    if (c->ruler.phase == WEFTI_RULER_GATHERS && wefti_ruler_may_begin(&c->ruler, 7)) {
-        c->here |= c->map.of.voters & ~wefti_server(WEFTI_SCHEDULER);
-        propose(x, &c->map.view, true); /* nobody knows who has entered the view */
-        return;
-    }
-    if (c->ruler.phase != WEFTI_RULER_RULES) return;
-    const bool changes = wefti_view_next(&c->map.view, &f, &next);
-    const wefti_servers servers = c->map.of.voters & ~wefti_server(WEFTI_SCHEDULER);
-    if (changes && next.members)
-        propose(x, &next, true);
-    else if (servers != c->here)
-        propose(x, &c->map.view, false);
-}
-
-static void hears_promise(system_t *x, int32_t i, const message *m) {
-    scheduler *c = &x->c;
-    if (wefti_ruler_hears(&c->ruler, i, m->number, m->map.id, m->map.of)) c->map = m->map;
-    /* It missed what was said while it was away. */
-    if (c->ruler.phase != WEFTI_RULER_GATHERS) say(x, i, MAP);
-    if (c->ruler.phase == WEFTI_RULER_RULES) say(x, i, GO);
-}
-
-/* Whether the server has halted for the present view, which waits for its updates. */
-static bool tells_updates(const scheduler *c, const message *m) {
-    return c->map.view.primary < 0 && !wefti_map_is_later(c->map.view.made, m->map.id);
+/* A scheduler that knows nothing. */
+static void begin_scheduler(system_t *x) {
+    memset(&x->c, 0, sizeof x->c);
+    x->c.governor = (wefti_governor){
+        .shards = 1, .copies = most.copies, .expected = wefti_server(SERVERS) - 1, .say = say};
+    x->c.view.primary = x->c.view.last = -1;
 }
 
 static void scheduler_hears(system_t *x, int32_t i) {
-    scheduler *c = &x->c;
-    const message m = takes(x, i, SCHEDULER);
-    if (m.word == HELLO && c->ruler.phase != WEFTI_RULER_GATHERS && !wefti_has_server(c->here, i)) {
-        memset(&x->s[i], 0, sizeof x->s[i]); /* it was given up, is told so, and ends */
-        return;
-    }
-    if (m.word == HELLO) {
-        c->here |= wefti_server(i);
-        c->connected |= wefti_server(i);
-        if (wefti_ruler_meets(&c->ruler, m.number))
-            say_all(x, LEAD);
-        else
-            say(x, i, LEAD);
-    }
-    if (m.word == PROMISE) hears_promise(x, i, &m);
-    if (m.word == STORED) {
-        if (tells_updates(c, &m)) c->updates[i] = m.number < 0 ? 0 : m.number;
-        if (wefti_ruler_counts(&c->ruler, i, m.map.id))
-            say_all(x, GO);
-        else if (c->ruler.phase == WEFTI_RULER_RULES && wefti_same_map(m.map.id, c->map.id))
-            say(x, i, GO);
-    }
-    if (m.word == CAUGHT && wefti_same_map(m.map.id, c->map.view.made))
-        c->caught_up |= (wefti_servers)m.number;
-    decide(x);
+    message m = takes(x, i, SCHEDULER);
+    m.map.views = &m.view;
+    wefti_governor_hears(governor_of(x), i, &m.map);
 }
 
 #endif
