@@ -36,6 +36,8 @@ static bool is_ready(const wefti_host_answer *a) {
                                      : a->word == WEFTI_WORD_SQUARE ? WEFTI_SHARD_SUM
                                                                     : WEFTI_SHARD_TERMS;
     if (needed == WEFTI_SHARD_TERMS) return true;
+    /* Terms of the next step may have come; the value stays until all ranks have it. */
+    if (value && (int64_t)a->tag == a->shard->applied) return true;
     const wefti_shard_phase now = wefti_shard_phase_of(a->shard->state, (int64_t)a->tag);
     return now >= needed && now != WEFTI_SHARD_FAILED;
 }
@@ -106,7 +108,7 @@ void wefti_host_free_answer(wefti_host_answer *a) {
 
 void wefti_host_say(wefti_server *s) {
     for (wefti_host_answer **at = &s->answers, *a; (a = *at);) {
-        if (is_vain(a)) {
+        if (!is_ready(a) && is_vain(a)) {
             a->failed = wefti_calloc(1, sizeof *a->failed);
             if (a->failed) *a->failed = a->shard->lost;
             if (a->failed) a->word = WEFTI_WORD_FAILED;

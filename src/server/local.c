@@ -248,7 +248,12 @@ static weft_status bind_to(local_hall *hall, const wefti_served *served, local_b
     for (int64_t i = 0; i < hall->count && !x; i++)
         if (is_of(hall->shards[i], served)) x = hall->shards[i];
     if (!x) WEFT_TRY(add_shard(hall, served, &x));
-    WEFT_TRY(take_term(x, served, b->service->base.rank));
+    const weft_status status = take_term(x, served, b->service->base.rank);
+    if (status < 0 && !x->bound) {
+        drop_unbound(hall, x);
+        free_shard(x);
+    }
+    WEFT_TRY(status);
     x->bound++;
     b->shard = x;
     b->term = served->term;

@@ -349,8 +349,8 @@ weft_status wefti_shard_bytes(wefti_shard_state *s, int part, int64_t offset, in
                               unsigned char **out) {
     WEFT_REQUIRE(part >= 0 && part <= s->of.rule.states && offset >= 0 && bytes >= 0 &&
                      bytes <= s->of.part_bytes[part] - offset,
-                 WEFT_E_BUG, "bytes %lld to %lld of part %d of '%s'", (long long)offset,
-                 (long long)(offset + bytes), part, s->of.name);
+                 WEFT_E_BUG, "%lld bytes from %lld of part %d of '%s'", (long long)bytes,
+                 (long long)offset, part, s->of.name);
     *out = s->part[part] + offset;
     return WEFT_OK;
 }

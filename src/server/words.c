@@ -75,7 +75,7 @@ static const char *take_text(word_reader *r, wefti_arena *arena) {
     return text;
 }
 
-enum { MOST_BYTES_LOG = 46 };
+enum { MOST_BYTES_LOG = 46, MOST_TERMS = 1 << 20 };
 
 /* Its bytes can be counted. */
 static void take_desc(word_reader *r, weft_desc *out) {
@@ -180,7 +180,7 @@ weft_status wefti_bind_decode(const wefti_op_registry *ops, const unsigned char 
         x->region.begin[d] = take_within(&r, 8, 0, INT64_C(1) << MOST_BYTES_LOG);
         x->region.size[d] = x->desc.shape[d];
     }
-    x->terms = (int32_t)take_within(&r, 4, 1, INT32_MAX);
+    x->terms = (int32_t)take_within(&r, 4, 1, MOST_TERMS);
     x->term = (int32_t)take_within(&r, 4, -1, INT32_MAX);
     x->square = (weft_dtype)take_within(&r, 1, 0, WEFT_DTYPES - 1);
     WEFT_TRY(read_rule(&r, ops, arena, &x->rule));

@@ -124,6 +124,38 @@ static void what_does_not_fit_is_refused(void **state) {
     close_world(&w);
 }
 
+/* One rank is a whole step ahead before the other one asks for the value: it is still there. */
+static void a_late_rank_gets_its_value(void **state) {
+    (void)state;
+    const wefti_step_block scalars = {.f32 = {.learning_rate = 1, .gradient_scale = 1}};
+    static float gradient[ELEMS], value[2][ELEMS];
+    for (uint64_t seed = 1; seed <= 2; seed++) { /* by frames, and by memory */
+        world w;
+        wefti_shard *shards[2];
+        char byte;
+        open_world(&w, seed, 2);
+        for (int i = 0; i < ELEMS; i++) gradient[i] = 1;
+        for (int32_t r = 0; r < 2; r++) ASSERT_OK(bind_shard(&w, r, 0, &shards[r]));
+        for (int step = 1; step <= 3; step++) {
+            wefti_shard *ahead = shards[1], *late = shards[0];
+            if (step == 1) ASSERT_OK(ahead->engine->push(ahead, step, gradient));
+            ASSERT_OK(late->engine->push(late, step, gradient));
+            ASSERT_OK(ahead->engine->pull(ahead, step, &scalars, value[0]));
+            ASSERT_OK(ahead->engine->wait_pull(ahead));
+            ASSERT_OK(ahead->engine->push(ahead, step + 1, gradient));
+            ASSERT_OK(ahead->engine->wait_push(ahead));
+            ASSERT_OK(ahead->engine->read(ahead, 0, 0, 1, &byte)); /* the server has heard it */
+            ASSERT_OK(late->engine->pull(late, step, &scalars, value[1]));
+            ASSERT_OK(late->engine->wait_pull(late));
+            assert_memory_equal(value[0], value[1], ELEMS * sizeof(float));
+            assert_true(value[1][0] == -2 * (float)step);
+        }
+        for (int32_t r = 0; r < 2; r++) shards[r]->engine->give_up(shards[r]);
+        for (int32_t r = 0; r < 2; r++) shards[r]->engine->unbind(shards[r]);
+        close_world(&w);
+    }
+}
+
 /* The value, the sum and two terms of shard 0, and not a byte more. What has left makes room. */
 static void what_does_not_fit_into_memory_is_refused(void **state) {
     (void)state;
@@ -172,6 +204,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_leaves_ends_waits),
         cmocka_unit_test(a_server_that_ends_is_named),
         cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(a_late_rank_gets_its_value),
         cmocka_unit_test(what_does_not_fit_into_memory_is_refused),
         cmocka_unit_test(servers_without_the_key_are_refused),
     };
