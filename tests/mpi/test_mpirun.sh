@@ -52,6 +52,9 @@ overlooked() { # Open MPI 4: only there is the setting known
 pair() { # variables of both ranks, with R for the rank: the exit codes are in code.R
     for rank in 0 1; do
         (
+            # Without mpirun two processes of Open MPI that begin at once would fail at their common folder.
+            mkdir -p "$work/session.$rank"
+            export OMPI_MCA_orte_tmpdir_base="$work/session.$rank"
             # shellcheck disable=SC2046
             env $(echo "$@" | sed "s/=R\b/=$rank/g") WEFT_JOIN_SECONDS=20 timeout 100 "$weft" train job.yaml >out.$rank 2>&1
             echo $? >code.$rank
